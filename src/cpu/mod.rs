@@ -1,0 +1,1 @@
+//! The same plan on threads: one twin per kernel.

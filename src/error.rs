@@ -1,0 +1,317 @@
+//! What can go wrong, one enum per phase: making tensors, recording ops, reading back, running.
+
+use bevy::ecs::entity::Entity;
+use thiserror::Error;
+
+use crate::support::Backend;
+use crate::tensor::{DType, Shape};
+
+/// Making a tensor, a view of one, or host data.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum TensorError {
+    /// The number of values is not what the shape asks for.
+    #[error("a tensor of shape {shape} cannot be made of {values} values")]
+    Length {
+        /// The shape asked for.
+        shape: Shape,
+        /// The values given.
+        values: usize,
+    },
+    /// Rows of different lengths.
+    #[error("row {row} has {length} values but the first row has {expected}")]
+    Ragged {
+        /// The first row that differs.
+        row: usize,
+        /// Its length.
+        length: usize,
+        /// The length of the first row.
+        expected: usize,
+    },
+    /// More elements than can be addressed.
+    #[error("a tensor of shape {shape} and type {dtype} is too large to address")]
+    TooLarge {
+        /// The shape asked for.
+        shape: Shape,
+        /// The element type asked for.
+        dtype: DType,
+    },
+    /// Host data is of another type than asked for.
+    #[error("the values are {held}, not {asked}")]
+    ElementType {
+        /// What the data is.
+        held: DType,
+        /// What was asked for.
+        asked: DType,
+    },
+    /// The constructor has no meaning for this element type.
+    #[error("{constructor} makes no {dtype} tensors")]
+    UnsupportedType {
+        /// The constructor.
+        constructor: &'static str,
+        /// The element type asked for.
+        dtype: DType,
+    },
+    /// An axis that the shape does not have.
+    #[error("axis {axis} does not exist in shape {shape}")]
+    Axis {
+        /// The axis asked for.
+        axis: isize,
+        /// The shape.
+        shape: Shape,
+    },
+    /// A range that leaves its axis, or a step of 0.
+    #[error("{start}..{end} step {step} is not a range of axis {axis} of shape {shape}")]
+    Range {
+        /// Start asked for.
+        start: isize,
+        /// End asked for.
+        end: isize,
+        /// Step asked for.
+        step: isize,
+        /// The axis.
+        axis: usize,
+        /// The shape.
+        shape: Shape,
+    },
+    /// The axes given are not each axis once.
+    #[error("{order:?} does not list every axis of shape {shape} once")]
+    Permutation {
+        /// The order asked for.
+        order: Vec<isize>,
+        /// The shape.
+        shape: Shape,
+    },
+    /// Shapes that hold different numbers of elements.
+    #[error("shape {from} has {} elements and cannot become {to} with {}", .from.elements(), .to.elements())]
+    Reshape {
+        /// The shape there is.
+        from: Shape,
+        /// The shape asked for.
+        to: Shape,
+    },
+    /// The view is strided in a way the new shape cannot express without copying.
+    #[error("a strided view of shape {from} cannot be seen as {to} without a copy; record `ops.reshape` instead")]
+    NeedsCopy {
+        /// The shape there is.
+        from: Shape,
+        /// The shape asked for.
+        to: Shape,
+    },
+    /// A shape that does not broadcast to another.
+    #[error("shape {from} does not broadcast to {to}")]
+    Broadcast {
+        /// The shape there is.
+        from: Shape,
+        /// The shape asked for.
+        to: Shape,
+    },
+    /// A window beyond the end of the tensor.
+    #[error("{size} elements from {offset} do not lie within a tensor of {elements}")]
+    Window {
+        /// First element asked for.
+        offset: usize,
+        /// Elements asked for.
+        size: usize,
+        /// Elements there are.
+        elements: usize,
+    },
+}
+
+/// An operand as an error names it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OperandInfo {
+    /// The tensor's name, its entity where it has none, or `value` for an unnamed intermediate.
+    pub name: String,
+    /// Sizes of its axes.
+    pub shape: Shape,
+    /// Its element type.
+    pub dtype: DType,
+}
+
+impl core::fmt::Display for OperandInfo {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} is {}", self.name, self.shape)
+    }
+}
+
+fn list_shapes(operands: &[OperandInfo]) -> String {
+    operands.iter().map(OperandInfo::to_string).collect::<Vec<_>>().join(" but ")
+}
+
+fn list_types(operands: &[OperandInfo]) -> String {
+    operands.iter().map(|o| format!("{} is {}", o.name, o.dtype)).collect::<Vec<_>>().join(" but ")
+}
+
+/// Recording an op. Nothing reached a device.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum OpError {
+    /// The entity has no [`Tensor`](crate::Tensor): it was never spawned, is not spawned yet, or was despawned.
+    #[error("{op}: entity {entity} has no tensor")]
+    MissingTensor {
+        /// The op.
+        op: &'static str,
+        /// The entity given.
+        entity: Entity,
+    },
+    /// The tensor shares its name with another tensor of its model, so neither can be meant by it.
+    #[error("{op}: model {model} has two tensors named \"{name}\"")]
+    DuplicateName {
+        /// The op.
+        op: &'static str,
+        /// The model.
+        model: Entity,
+        /// The name.
+        name: String,
+    },
+    /// A value that another recording made: another system's, or an earlier frame's.
+    #[error(
+        "{op}: a value of another recording was given; values live for one run of one system, store them to keep them"
+    )]
+    ForeignValue {
+        /// The op.
+        op: &'static str,
+    },
+    /// Operands that live on different backends.
+    #[error("{op}: {first} lives on the {first_backend} but {second} on the {second_backend}")]
+    MixedBackends {
+        /// The op.
+        op: &'static str,
+        /// An operand.
+        first: String,
+        /// Where it lives.
+        first_backend: Backend,
+        /// Another operand.
+        second: String,
+        /// Where that lives.
+        second_backend: Backend,
+    },
+    /// Shapes that do not fit the op or each other.
+    #[error("{op}: {}; {reason}", list_shapes(operands))]
+    Shape {
+        /// The op.
+        op: &'static str,
+        /// The operands concerned.
+        operands: Vec<OperandInfo>,
+        /// What does not fit.
+        reason: String,
+    },
+    /// Element types that do not fit the op or each other.
+    #[error("{op}: {}; {reason}", list_types(operands))]
+    Type {
+        /// The op.
+        op: &'static str,
+        /// The operands concerned.
+        operands: Vec<OperandInfo>,
+        /// What does not fit.
+        reason: String,
+    },
+    /// An axis that the operand does not have, or one named twice.
+    #[error("{op}: {operand}; axis {axis} {reason}")]
+    Axis {
+        /// The op.
+        op: &'static str,
+        /// The operand.
+        operand: OperandInfo,
+        /// The axis given.
+        axis: isize,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// An argument (a size, a range, a number of groups) that the op cannot take.
+    #[error("{op}: {reason}")]
+    Argument {
+        /// The op.
+        op: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Host data that does not fit the tensor it is written to.
+    #[error("{op}: {operand} of type {}; {reason}", operand.dtype)]
+    Data {
+        /// The op.
+        op: &'static str,
+        /// The tensor.
+        operand: OperandInfo,
+        /// What does not fit.
+        reason: String,
+    },
+    /// The tensor cannot be written through this view: two of its indices are one element.
+    #[error("{op}: {operand}; a broadcast view cannot be written")]
+    ReadOnlyView {
+        /// The op.
+        op: &'static str,
+        /// The view.
+        operand: OperandInfo,
+    },
+    /// Tensor work is switched off in this app.
+    #[error("{op}: tensor compute is disabled: {reason}")]
+    Disabled {
+        /// The op.
+        op: &'static str,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A readback that brings no data.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The tensor's entity was despawned before its values could be announced.
+    #[error("the tensor was despawned before its values arrived")]
+    Despawned,
+    /// The work that was to make the values failed.
+    #[error("the work behind the values failed: {0}")]
+    Failed(RunError),
+    /// The device went away.
+    #[error("the device was lost before the values arrived")]
+    DeviceLost,
+    /// The app, or the plugin, ended.
+    #[error("tensor compute ended before the values arrived")]
+    Disabled,
+}
+
+/// Running a batch of recorded work.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A kernel did not become a pipeline.
+    #[error("kernel {kernel} did not compile: {message}")]
+    Kernel {
+        /// The kernel.
+        kernel: String,
+        /// What the compiler said.
+        message: String,
+    },
+    /// A buffer beyond what the device allows.
+    #[error("{what} needs {requested} bytes but the device allows {available}")]
+    Limit {
+        /// What asked.
+        what: String,
+        /// Bytes asked for.
+        requested: u64,
+        /// Bytes allowed.
+        available: u64,
+    },
+    /// The device has no memory left.
+    #[error("the device is out of memory: {what} asked for {requested} bytes")]
+    OutOfMemory {
+        /// What asked.
+        what: String,
+        /// Bytes asked for.
+        requested: u64,
+    },
+    /// The device refused something; a bug worth reporting.
+    #[error("the device reported: {0}")]
+    Device(String),
+    /// A kernel read positions from memory that lay outside the data; they were clamped.
+    #[error("{op}: {count} indices out of range were clamped")]
+    IndexOutOfRange {
+        /// The op.
+        op: &'static str,
+        /// How many.
+        count: u32,
+    },
+}

@@ -1,0 +1,46 @@
+//! Failures that no caller is waiting for.
+
+use bevy::prelude::*;
+
+use crate::error::RunError;
+
+/// Something went wrong outside any call that could have returned an error. Observe it with `app.add_observer`; it is logged as well.
+#[derive(Event, Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum TensorFault {
+    /// A tensor was given a name that its model has already. It can be used by no op until it is renamed or the other is gone.
+    DuplicateName {
+        /// The model.
+        model: Entity,
+        /// The name.
+        name: String,
+        /// The tensor that came second.
+        tensor: Entity,
+    },
+    /// A batch of recorded work, or a part of it, failed.
+    Run(RunError),
+    /// A [`notify`](crate::TensorCommands::notify) whose tensor was despawned before its values arrived.
+    Undelivered {
+        /// The tensor's entity.
+        tensor: Entity,
+    },
+}
+
+impl core::fmt::Display for TensorFault {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::DuplicateName { model, name, tensor } => {
+                write!(f, "tensor {tensor} has the name \"{name}\", which model {model} has already")
+            }
+            Self::Run(error) => error.fmt(f),
+            Self::Undelivered { tensor } => write!(f, "tensor {tensor} was despawned before its values arrived"),
+        }
+    }
+}
+
+pub(crate) fn log_fault(fault: On<TensorFault>) {
+    match fault.event() {
+        TensorFault::Undelivered { .. } => debug!("{}", *fault),
+        _ => error!("{}", *fault),
+    }
+}

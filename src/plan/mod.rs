@@ -1,0 +1,104 @@
+//! From recorded ops to kernel launches. Pure: no device, no world, no wgpu type. The same plan runs on the GPU and on the CPU.
+//!
+//! ```text
+//! Graph ──views resolved, dead nodes dropped──▶ values ──grouped──▶ steps ──packed by lifetime──▶ Plan
+//! ```
+
+mod report;
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+pub use report::{PlanReport, StepReport};
+
+use crate::kernel::Kernel;
+use crate::record::NodeId;
+use crate::tensor::{DType, Layout};
+
+/// A batch's work, ready for either backend.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Plan {
+    /// Host data to bring in before the first step, in order.
+    pub uploads: Vec<Upload>,
+    /// Kernel launches, in order. A step may depend on any earlier one.
+    pub steps: Vec<Step>,
+    /// What to send to the host after the last step.
+    pub reads: Vec<PlanRead>,
+    /// Where scratch values lie; regions of values that never live at the same time overlap.
+    pub regions: Vec<Region>,
+    /// Words of scratch memory the regions need.
+    pub scratch_words: usize,
+    /// Data that every run of the plan shares.
+    pub constants: Vec<Arc<[u32]>>,
+    /// Storages that some step or upload writes.
+    pub written_slots: Vec<u32>,
+    pub report: PlanReport,
+}
+
+/// Where an operand's words are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Source {
+    /// A storage of the batch.
+    Slot(u32),
+    /// A scratch value: [`Plan::regions`].
+    Scratch(u32),
+    /// Shared data: [`Plan::constants`].
+    Constant(u32),
+    /// No memory: the element at a position is the position itself, as `i32`. Inputs of maps only.
+    Iota,
+}
+
+/// An input or output of a step: elements of `dtype` at `layout` in `source`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Operand {
+    pub source: Source,
+    pub dtype: DType,
+    pub layout: Layout,
+}
+
+/// One kernel launch.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Step {
+    pub kernel: Kernel,
+    pub inputs: SmallVec<[Operand; 4]>,
+    /// One, but for maps, which may have several.
+    pub outputs: SmallVec<[Operand; 1]>,
+    /// The batch's scalars that the kernel gets, as positions in the batch's list.
+    pub scalars: SmallVec<[u32; 4]>,
+    /// The recorded nodes this carries out, for reports.
+    pub nodes: SmallVec<[NodeId; 4]>,
+}
+
+/// Host data `host` of the batch to the start of the contiguous `to`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Upload {
+    pub host: u32,
+    /// Contiguous, at a word boundary, and covering whole words.
+    pub to: Operand,
+}
+
+/// The contiguous elements of `from`, for request `request` of the batch.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PlanRead {
+    pub request: u32,
+    pub from: Operand,
+}
+
+/// A scratch value's place, in words; starts are aligned as the limits ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Region {
+    pub offset: usize,
+    pub words: usize,
+}
+
+/// What the backend that will run the plan can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PlanLimits {
+    /// Different memories one launch may touch.
+    pub buffers: usize,
+    /// Words that scratch values start at multiples of.
+    pub alignment: usize,
+    /// Whether elementwise chains fuse at all; off only to compare.
+    pub fuse: bool,
+}

@@ -1,0 +1,93 @@
+//! Where tensor work runs, and why.
+
+use bevy::prelude::*;
+
+/// What carries out plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Reflect)]
+pub enum Backend {
+    /// Bevy's own render device.
+    Gpu,
+    /// Threads.
+    Cpu,
+}
+
+impl core::fmt::Display for Backend {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Gpu => "GPU",
+            Self::Cpu => "CPU",
+        })
+    }
+}
+
+/// Which backend an app asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Reflect)]
+pub enum BackendChoice {
+    /// The GPU if the app renders on a hardware adapter; the CPU otherwise, since a software adapter is slower than the CPU itself.
+    #[default]
+    Auto,
+    /// The device the app renders with, hardware or not; the CPU, with a warning, if there is none.
+    Gpu,
+    /// The CPU.
+    Cpu,
+}
+
+/// Puts one model's tensors on a backend of its own choice; without it a model uses the app's.
+///
+/// Read when an op first touches a tensor, which stays there. Asking for [`Backend::Gpu`] without a device gives the CPU.
+#[derive(Component, Clone, Copy, Debug, PartialEq, Eq, Reflect)]
+#[reflect(Component)]
+pub struct ModelBackend(pub Backend);
+
+/// What is known about the adapter behind the GPU backend.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterFacts {
+    /// The adapter's name.
+    pub name: String,
+    /// Its driver.
+    pub driver: String,
+    /// Vulkan, Metal, DX12, WebGPU, ….
+    pub api: String,
+    /// Discrete, integrated, virtual or software.
+    pub kind: String,
+    /// Whether the adapter is a CPU in disguise.
+    pub software: bool,
+    /// What the device can do beyond the basics.
+    pub features: wgpu::Features,
+    /// What the device allows.
+    pub limits: wgpu::Limits,
+    /// Smallest and largest subgroup, where there are subgroups.
+    pub subgroup_size: Option<(u32, u32)>,
+}
+
+/// Which backend tensor work uses, why, and on what. Present from [`PreStartup`] on.
+#[derive(Resource, Clone, Debug, PartialEq)]
+pub struct TensorSupport {
+    /// The backend of every model that does not choose its own.
+    pub backend: Backend,
+    /// Why, in a sentence.
+    pub reason: String,
+    /// The adapter, where the app renders at all; also there when the CPU was chosen.
+    pub adapter: Option<AdapterFacts>,
+}
+
+impl TensorSupport {
+    /// The backend for a wish: the GPU needs an adapter.
+    pub fn available(&self, wish: Backend) -> Backend {
+        if self.adapter.is_some() { wish } else { Backend::Cpu }
+    }
+
+    /// Decides from the app's choice and what the renderer has.
+    pub(crate) fn decide(choice: BackendChoice, adapter: Option<AdapterFacts>) -> Self {
+        let (backend, reason) = match (choice, &adapter) {
+            (BackendChoice::Cpu, _) => (Backend::Cpu, "the app asked for the CPU".to_owned()),
+            (_, None) => (Backend::Cpu, "the app has no renderer, so there is no device to share".to_owned()),
+            (BackendChoice::Gpu, Some(a)) => (Backend::Gpu, format!("the app asked for the GPU: {}", a.name)),
+            (BackendChoice::Auto, Some(a)) if a.software => {
+                (Backend::Cpu, format!("{} is a software adapter, which the CPU itself outruns", a.name))
+            }
+            (BackendChoice::Auto, Some(a)) => (Backend::Gpu, format!("the app renders on {}", a.name)),
+        };
+        Self { backend, reason, adapter }
+    }
+}

@@ -1,0 +1,102 @@
+//! Host data: typed values with a shape, packed in words.
+
+use std::sync::Arc;
+
+use half::f16;
+
+use super::{DType, Element, Shape, Truth};
+use crate::error::TensorError;
+
+/// Values on the host: what a readback brings and what a tensor can be made from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorData {
+    dtype: DType,
+    shape: Shape,
+    /// Elements packed as on the device; bytes past the last element are padding.
+    words: Arc<[u32]>,
+}
+
+impl TensorData {
+    /// Values of `shape` from a slice in row-major order.
+    pub fn new<T: Element>(values: &[T], shape: impl Into<Shape>) -> Result<Self, TensorError> {
+        let shape = shape.into();
+        if shape.checked_elements() != Some(values.len()) {
+            return Err(TensorError::Length { shape, values: values.len() });
+        }
+        Ok(Self { dtype: T::DTYPE, shape, words: pack(values) })
+    }
+
+    /// From words as a backend packs them; there must be enough of them.
+    pub(crate) fn from_words(dtype: DType, shape: Shape, words: Arc<[u32]>) -> Self {
+        debug_assert!(words.len() >= dtype.words(shape.elements()));
+        Self { dtype, shape, words }
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Sizes of the axes.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The raw bytes, row-major, without padding.
+    pub fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.shape.elements() * self.dtype.size()]
+    }
+
+    pub(crate) fn words(&self) -> &Arc<[u32]> {
+        &self.words
+    }
+
+    /// The values, if `T` is their type.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T], TensorError> {
+        if T::DTYPE != self.dtype {
+            return Err(TensorError::ElementType { held: self.dtype, asked: T::DTYPE });
+        }
+        Ok(bytemuck::cast_slice(self.bytes()))
+    }
+
+    /// The values as `f32`, whatever their type (truth values as 0 and 1).
+    pub fn to_f32(&self) -> Vec<f32> {
+        let bytes = self.bytes();
+        match self.dtype {
+            DType::F32 => bytemuck::cast_slice(bytes).to_vec(),
+            DType::F16 => bytemuck::cast_slice::<_, f16>(bytes).iter().map(|v| v.to_f32()).collect(),
+            DType::I32 => bytemuck::cast_slice::<_, i32>(bytes).iter().map(|&v| v as f32).collect(),
+            DType::U32 => bytemuck::cast_slice::<_, u32>(bytes).iter().map(|&v| v as f32).collect(),
+            DType::I8 => bytemuck::cast_slice::<_, i8>(bytes).iter().map(|&v| f32::from(v)).collect(),
+            DType::U8 => bytes.iter().map(|&v| f32::from(v)).collect(),
+            DType::Bool => bytes.iter().map(|&v| f32::from(v != 0)).collect(),
+        }
+    }
+
+    /// The truth values of a [`DType::Bool`] tensor.
+    pub fn to_bools(&self) -> Result<Vec<bool>, TensorError> {
+        Ok(self.as_slice::<Truth>()?.iter().map(|t| t.get()).collect())
+    }
+
+    /// The only value, if there is exactly one and `T` is its type.
+    pub fn item<T: Element>(&self) -> Result<T, TensorError> {
+        match self.as_slice()? {
+            [value] => Ok(*value),
+            values => Err(TensorError::Length { shape: Shape::default(), values: values.len() }),
+        }
+    }
+}
+
+/// Packs elements into words, the last padded with zeros.
+pub(crate) fn pack<T: Element>(values: &[T]) -> Arc<[u32]> {
+    let bytes: &[u8] = bytemuck::cast_slice(values);
+    let mut words = vec![0u32; bytes.len().div_ceil(4)];
+    bytemuck::cast_slice_mut::<_, u8>(&mut words)[..bytes.len()].copy_from_slice(bytes);
+    if T::DTYPE == DType::Bool {
+        // Any non-zero byte is true on the host; backends rely on 0 and 1.
+        for byte in bytemuck::cast_slice_mut::<_, u8>(&mut words) {
+            *byte = (*byte != 0) as u8;
+        }
+    }
+    words.into()
+}

@@ -1,0 +1,156 @@
+//! Element types of tensors.
+
+use bevy::reflect::Reflect;
+use bytemuck::Pod;
+use half::f16;
+
+/// The element type of a tensor.
+///
+/// `F16`, `I8`, `U8` and `Bool` are really packed (two or four to a 32-bit word) on every backend; arithmetic on them happens in
+/// the 32-bit type of the same [`Class`], so an adapter without `SHADER_F16` stores and computes `F16` tensors all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Reflect)]
+pub enum DType {
+    /// 32-bit float.
+    F32,
+    /// 16-bit float; computed in 32 bits.
+    F16,
+    /// 32-bit signed integer, wrapping.
+    I32,
+    /// 32-bit unsigned integer, wrapping.
+    U32,
+    /// 8-bit signed integer.
+    I8,
+    /// 8-bit unsigned integer.
+    U8,
+    /// Truth value, one byte: 0 or 1.
+    Bool,
+}
+
+/// The arithmetic a [`DType`] is computed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Class {
+    /// `f32`.
+    Float,
+    /// `i32`.
+    Int,
+    /// `u32`; also truth values, as 0 and 1.
+    Uint,
+}
+
+impl DType {
+    /// Every element type, in declaration order.
+    pub const ALL: [DType; 7] = [Self::F32, Self::F16, Self::I32, Self::U32, Self::I8, Self::U8, Self::Bool];
+
+    /// Bytes one element takes.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::F32 | Self::I32 | Self::U32 => 4,
+            Self::F16 => 2,
+            Self::I8 | Self::U8 | Self::Bool => 1,
+        }
+    }
+
+    /// Elements that share one 32-bit word.
+    pub const fn per_word(self) -> usize {
+        4 / self.size()
+    }
+
+    /// The arithmetic this type is computed in.
+    pub const fn class(self) -> Class {
+        match self {
+            Self::F32 | Self::F16 => Class::Float,
+            Self::I32 | Self::I8 => Class::Int,
+            Self::U32 | Self::U8 | Self::Bool => Class::Uint,
+        }
+    }
+
+    /// The 32-bit type of the same class.
+    pub const fn wide(self) -> DType {
+        self.class().dtype()
+    }
+
+    /// Whether this is `F32` or `F16`.
+    pub const fn is_float(self) -> bool {
+        matches!(self.class(), Class::Float)
+    }
+
+    /// Whether this is a signed or unsigned integer; truth values are not.
+    pub const fn is_integer(self) -> bool {
+        !self.is_float() && !matches!(self, Self::Bool)
+    }
+
+    /// 32-bit words that `elements` of this type take.
+    pub const fn words(self, elements: usize) -> usize {
+        elements.div_ceil(self.per_word())
+    }
+
+    /// The lower-case name, as in `f32`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::I32 => "i32",
+            Self::U32 => "u32",
+            Self::I8 => "i8",
+            Self::U8 => "u8",
+            Self::Bool => "bool",
+        }
+    }
+}
+
+impl Class {
+    /// The 32-bit element type of this class.
+    pub const fn dtype(self) -> DType {
+        match self {
+            Self::Float => DType::F32,
+            Self::Int => DType::I32,
+            Self::Uint => DType::U32,
+        }
+    }
+}
+
+impl core::fmt::Display for DType {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A Rust type that a tensor's host data can be made of and read as.
+///
+/// `bool` is not `Pod`; truth values travel as [`Truth`].
+pub trait Element: Pod + PartialEq + core::fmt::Debug + Send + Sync + 'static {
+    /// The tensor type this maps to.
+    const DTYPE: DType;
+}
+
+/// One truth value of a [`DType::Bool`] tensor in host data: a byte that is 0 or 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(transparent)]
+pub struct Truth(u8);
+
+impl Truth {
+    /// True.
+    pub const TRUE: Truth = Truth(1);
+    /// False.
+    pub const FALSE: Truth = Truth(0);
+    /// As a plain `bool`.
+    pub const fn get(self) -> bool {
+        self.0 != 0
+    }
+}
+
+impl From<bool> for Truth {
+    fn from(value: bool) -> Self {
+        Truth(value as u8)
+    }
+}
+
+// SAFETY: a transparent wrapper of `u8`: any byte is a value (non-zero reads as true), zero is one too, and there is no padding.
+unsafe impl bytemuck::Zeroable for Truth {}
+// SAFETY: as above.
+unsafe impl Pod for Truth {}
+
+macro_rules! elements {
+    ($($rust:ty => $dtype:ident),*) => { $(impl Element for $rust { const DTYPE: DType = DType::$dtype; })* };
+}
+elements!(f32 => F32, f16 => F16, i32 => I32, u32 => U32, i8 => I8, u8 => U8, Truth => Bool);

@@ -1,0 +1,222 @@
+//! Models: entities that own tensors. Names are unique within a model; sharing puts one storage under several models.
+
+use bevy::ecs::system::SystemParam;
+use bevy::platform::collections::HashMap;
+use bevy::prelude::*;
+use smallvec::SmallVec;
+use thiserror::Error;
+
+use super::Tensor;
+use crate::fault::TensorFault;
+use crate::support::ModelBackend;
+
+/// Marks an entity that owns tensors: a network, a simulation, anything that comes and goes as a whole.
+#[derive(Component, Clone, Copy, Debug, Default, Reflect)]
+#[reflect(Component)]
+pub struct TensorModel;
+
+/// The model a tensor belongs to. Despawning the model despawns its tensors.
+#[derive(Component, Clone, Copy, Debug, PartialEq, Eq, Reflect)]
+#[relationship(relationship_target = ModelTensors)]
+#[reflect(Component)]
+pub struct TensorOf(pub Entity);
+
+/// The tensors of a model, kept up to date by [`TensorOf`].
+#[derive(Component, Debug, Default, Reflect)]
+#[relationship_target(relationship = TensorOf, linked_spawn)]
+#[reflect(Component)]
+pub struct ModelTensors(Vec<Entity>);
+
+/// Looking a tensor up by name.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// The model has no such tensor.
+    #[error("model {model} has no tensor named \"{name}\"")]
+    NotFound {
+        /// The model.
+        model: Entity,
+        /// The name.
+        name: String,
+    },
+    /// The model has several.
+    #[error("model {model} has {count} tensors named \"{name}\"")]
+    Duplicate {
+        /// The model.
+        model: Entity,
+        /// The name.
+        name: String,
+        /// How many.
+        count: usize,
+    },
+}
+
+/// Why a tensor was not shared.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum ShareError {
+    /// There is no such tensor to share.
+    #[error(transparent)]
+    NotFound(#[from] NameError),
+    /// The other model cannot take it.
+    #[error("\"{name}\" cannot be shared with model {to}: {reason}")]
+    Incompatible {
+        /// The tensor.
+        name: String,
+        /// The model that was to get it.
+        to: Entity,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// Every model's tensors by name.
+#[derive(Resource, Default)]
+pub(crate) struct TensorNames {
+    by_model: HashMap<Entity, HashMap<String, SmallVec<[Entity; 1]>>>,
+    /// Tensors that are not the first of their name. Nearly always none, which keeps the check free.
+    conflicts: usize,
+}
+
+impl TensorNames {
+    fn insert(&mut self, model: Entity, name: &str, tensor: Entity) -> bool {
+        let tensors = self.by_model.entry(model).or_default().entry(name.to_owned()).or_default();
+        if tensors.contains(&tensor) {
+            return true;
+        }
+        tensors.push(tensor);
+        self.conflicts += usize::from(tensors.len() > 1);
+        tensors.len() == 1
+    }
+
+    fn remove(&mut self, model: Entity, name: &str, tensor: Entity) {
+        let Some(names) = self.by_model.get_mut(&model) else { return };
+        let Some(tensors) = names.get_mut(name) else { return };
+        if let Some(at) = tensors.iter().position(|&t| t == tensor) {
+            tensors.remove(at);
+            self.conflicts -= usize::from(!tensors.is_empty());
+            if tensors.is_empty() {
+                names.remove(name);
+                if names.is_empty() {
+                    self.by_model.remove(&model);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn find(&self, model: Entity, name: &str) -> Result<Entity, NameError> {
+        let tensors = self.by_model.get(&model).and_then(|names| names.get(name));
+        match tensors.map_or(&[][..], |t| t) {
+            [] => Err(NameError::NotFound { model, name: name.to_owned() }),
+            [tensor] => Ok(*tensor),
+            many => Err(NameError::Duplicate { model, name: name.to_owned(), count: many.len() }),
+        }
+    }
+
+    /// Whether `tensor` came second to its name.
+    pub(crate) fn is_duplicate(&self, model: Entity, name: &str, tensor: Entity) -> bool {
+        self.conflicts > 0
+            && self
+                .by_model
+                .get(&model)
+                .and_then(|names| names.get(name))
+                .is_some_and(|tensors| tensors.iter().skip(1).any(|&t| t == tensor))
+    }
+}
+
+/// Looks tensors up by name and shares them between models.
+#[derive(SystemParam)]
+pub struct TensorModels<'w, 's> {
+    commands: Commands<'w, 's>,
+    names: Res<'w, TensorNames>,
+    tensors: Query<'w, 's, &'static Tensor>,
+    models: Query<'w, 's, Option<&'static ModelBackend>>,
+}
+
+impl TensorModels<'_, '_> {
+    /// The tensor of that name.
+    pub fn find(&self, model: Entity, name: &str) -> Result<Entity, NameError> {
+        self.names.find(model, name)
+    }
+
+    /// Gives model `to` a tensor of the same name on the same storage: no bytes are added, both see each other's writes, and the storage
+    /// lives until the last owner is gone.
+    pub fn share(&mut self, from: Entity, name: &str, to: Entity) -> Result<Entity, ShareError> {
+        self.share_view(from, name, to, name, |tensor| Ok(tensor.clone()))
+    }
+
+    /// Gives model `to` a view of the tensor under a name of its own.
+    pub fn share_view(
+        &mut self,
+        from: Entity,
+        name: &str,
+        to: Entity,
+        new_name: &str,
+        view: impl FnOnce(&Tensor) -> Result<Tensor, crate::TensorError>,
+    ) -> Result<Entity, ShareError> {
+        let source = self.names.find(from, name)?;
+        let incompatible = |reason: String| ShareError::Incompatible { name: name.to_owned(), to, reason };
+        let tensor =
+            self.tensors.get(source).map_err(|_| NameError::NotFound { model: from, name: name.to_owned() })?;
+        let wish = self
+            .models
+            .get(to)
+            .map_err(|_| incompatible("there is no such model".to_owned()))?
+            .map(|backend| backend.0);
+        if let (Some(wish), Some(home)) = (wish, tensor.storage().decided_home())
+            && wish != home
+        {
+            return Err(incompatible(format!("it lives on the {home} and the model on the {wish}")));
+        }
+        if self.names.find(to, new_name).is_ok() {
+            return Err(incompatible(format!("the model has a tensor named \"{new_name}\" already")));
+        }
+        let tensor = view(tensor).map_err(|error| incompatible(error.to_string()))?;
+        Ok(self.commands.spawn((Name::new(new_name.to_owned()), tensor, TensorOf(to))).id())
+    }
+}
+
+/// Keeps [`TensorNames`] true, whichever of the two components comes or goes.
+pub(crate) fn plugin(app: &mut App) {
+    app.init_resource::<TensorNames>()
+        .register_type::<TensorModel>()
+        .register_type::<TensorOf>()
+        .register_type::<ModelTensors>()
+        .register_type::<ModelBackend>()
+        .add_observer(
+            |insert: On<Insert, TensorOf>,
+             query: Query<(&TensorOf, &Name)>,
+             names: ResMut<TensorNames>,
+             commands: Commands| {
+                add_name(insert.entity, query, names, commands);
+            },
+        )
+        .add_observer(
+            |insert: On<Insert, Name>,
+             query: Query<(&TensorOf, &Name)>,
+             names: ResMut<TensorNames>,
+             commands: Commands| {
+                add_name(insert.entity, query, names, commands);
+            },
+        )
+        .add_observer(|gone: On<Discard, TensorOf>, query: Query<(&TensorOf, &Name)>, names: ResMut<TensorNames>| {
+            remove_name(gone.entity, query, names);
+        })
+        .add_observer(|gone: On<Discard, Name>, query: Query<(&TensorOf, &Name)>, names: ResMut<TensorNames>| {
+            remove_name(gone.entity, query, names);
+        });
+}
+
+fn add_name(entity: Entity, query: Query<(&TensorOf, &Name)>, mut names: ResMut<TensorNames>, mut commands: Commands) {
+    if let Ok((of, name)) = query.get(entity)
+        && !names.insert(of.0, name, entity)
+    {
+        commands.trigger(TensorFault::DuplicateName { model: of.0, name: name.to_string(), tensor: entity });
+    }
+}
+
+fn remove_name(entity: Entity, query: Query<(&TensorOf, &Name)>, mut names: ResMut<TensorNames>) {
+    if let Ok((of, name)) = query.get(entity) {
+        names.remove(of.0, name, entity);
+    }
+}
