@@ -1,0 +1,480 @@
+//! From analysed nodes to steps: walks the graph once, keeping elementwise work as expressions until something needs it in memory.
+
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::analyse::Analysis;
+use super::memory::{Lifetime, largest_live_set, pack};
+use super::values::{Lazy, Value, apply};
+use super::{Operand, Plan, PlanLimits, PlanRead, PlanReport, Source, Step, StepReport, Upload};
+use crate::kernel::{Expr, Kernel};
+use crate::record::{Graph, NodeId, Op, UnaryOp};
+use crate::tensor::{Class, DType, Layout, Shape};
+
+/// Expressions longer than this are written to memory, so that no kernel outgrows a compiler.
+const LONGEST_PROGRAM: usize = 256;
+
+/// Plans a graph whose storages have these numbers of elements.
+pub(crate) fn plan(graph: &Graph, slot_elements: &[usize], limits: PlanLimits) -> Plan {
+    let mut planner = Planner {
+        graph,
+        slot_elements,
+        limits,
+        analysis: Analysis::new(graph, limits.fuse),
+        values: vec![None; graph.nodes.len()],
+        stored: vec![false; graph.nodes.len()],
+        steps: Vec::new(),
+        uploads: Vec::new(),
+        reads: Vec::new(),
+        constants: Vec::new(),
+        scratch: Vec::new(),
+    };
+    for at in 0..graph.nodes.len() {
+        if planner.analysis.live[at] {
+            planner.lower(NodeId(at as u32));
+        }
+    }
+    planner.finish()
+}
+
+/// A plan under construction.
+pub(super) struct Planner<'a> {
+    pub(super) graph: &'a Graph,
+    slot_elements: &'a [usize],
+    limits: PlanLimits,
+    analysis: Analysis,
+    /// What each node stands for, once reached.
+    values: Vec<Option<Value>>,
+    /// Stores whose value was computed straight into their storage.
+    stored: Vec<bool>,
+    steps: Vec<Step>,
+    uploads: Vec<Upload>,
+    reads: Vec<PlanRead>,
+    constants: Vec<Arc<[u32]>>,
+    /// Words of every scratch value.
+    scratch: Vec<usize>,
+}
+
+impl Planner<'_> {
+    fn lower(&mut self, id: NodeId) {
+        let node = self.graph.node(id);
+        let value = match &node.op {
+            Op::Load { slot, layout } => {
+                let operand = Operand { source: Source::Slot(*slot), dtype: node.dtype, layout: layout.clone() };
+                if self.analysis.snapshot[id.index()] {
+                    Value::Memory(self.copy(Lazy::load(operand)))
+                } else {
+                    Value::Memory(operand)
+                }
+            }
+            Op::Host { index } => Value::Host { index: *index, shape: node.shape.clone(), dtype: node.dtype },
+            Op::Const { words } => Value::Memory(self.constant(words, &node.shape, node.dtype)),
+            Op::View(view) => match self.value(node.inputs[0]) {
+                Value::Lazy(lazy) => match lazy.view(view, &node.shape) {
+                    Some(lazy) => Value::Lazy(lazy),
+                    None => {
+                        let base = self.contiguous(node.inputs[0]);
+                        self.view_memory(base, view, &node.shape)
+                    }
+                },
+                _ => {
+                    let base = self.memory(node.inputs[0]);
+                    self.view_memory(base, view, &node.shape)
+                }
+            },
+            op if op.is_elementwise() => {
+                let lazy = self.expression(id);
+                if self.analysis.inlined[id.index()] {
+                    Value::Lazy(lazy)
+                } else {
+                    Value::Memory(self.materialise(id, lazy))
+                }
+            }
+            Op::Assemble { places, fill } => self.assemble(id, places, *fill),
+            Op::Store { slot, layout, at } => return self.store(id, *slot, layout, *at),
+            Op::Read { request } => return self.read(id, *request),
+            _ => self.kernel(id),
+        };
+        self.values[id.index()] = Some(value);
+    }
+
+    fn value(&self, id: NodeId) -> Value {
+        match &self.values[id.index()] {
+            Some(value) => value.clone(),
+            // Nodes come after their inputs; an empty expression keeps a broken graph from taking the app down.
+            None => Value::Lazy(Lazy::new(self.graph.node(id).shape.clone(), self.graph.node(id).dtype)),
+        }
+    }
+
+    /// A node's value as an expression.
+    fn lazy(&mut self, id: NodeId) -> Lazy {
+        match self.value(id) {
+            Value::Lazy(lazy) => lazy,
+            Value::Memory(operand) => Lazy::load(operand),
+            Value::Host { .. } => Lazy::load(self.memory(id)),
+        }
+    }
+
+    /// A node's value in memory, in whatever layout it has there.
+    pub(super) fn memory(&mut self, id: NodeId) -> Operand {
+        let operand = match self.value(id) {
+            Value::Memory(operand) => return operand,
+            Value::Lazy(lazy) => self.copy(lazy),
+            Value::Host { index, shape, dtype } => {
+                let to = self.new_scratch(&shape, dtype);
+                if shape.elements() > 0 {
+                    self.uploads.push(Upload { host: index, to: to.clone() });
+                }
+                to
+            }
+        };
+        self.values[id.index()] = Some(Value::Memory(operand.clone()));
+        operand
+    }
+
+    /// A node's value in memory without gaps.
+    pub(super) fn contiguous(&mut self, id: NodeId) -> Operand {
+        let operand = self.memory(id);
+        if operand.layout.is_contiguous() {
+            return operand;
+        }
+        let operand = self.copy(Lazy::load(operand));
+        self.values[id.index()] = Some(Value::Memory(operand.clone()));
+        operand
+    }
+
+    fn view_memory(&mut self, base: Operand, view: &crate::record::View, shape: &Shape) -> Value {
+        let layout = match apply(view, &base.layout, shape) {
+            Some(layout) => layout,
+            None => {
+                let copy = self.copy(Lazy::load(base));
+                let layout = apply(view, &copy.layout, shape).unwrap_or_else(|| Layout::contiguous(shape.clone()));
+                return Value::Memory(Operand { layout, ..copy });
+            }
+        };
+        Value::Memory(Operand { layout, ..base })
+    }
+
+    fn constant(&mut self, words: &Arc<[u32]>, shape: &Shape, dtype: DType) -> Operand {
+        let at = self.constants.iter().position(|c| c == words).unwrap_or_else(|| {
+            self.constants.push(words.clone());
+            self.constants.len() - 1
+        });
+        let source = Source::Constant(at as u32);
+        Operand { source, dtype, layout: Layout::contiguous(shape.clone()) }
+    }
+
+    /// Room for a value of its own.
+    pub(super) fn new_scratch(&mut self, shape: &Shape, dtype: DType) -> Operand {
+        self.scratch.push(dtype.words(shape.elements()));
+        let source = Source::Scratch(self.scratch.len() as u32 - 1);
+        Operand { source, dtype, layout: Layout::contiguous(shape.clone()) }
+    }
+
+    /// An elementwise node as an expression of its inputs.
+    fn expression(&mut self, id: NodeId) -> Lazy {
+        let node = self.graph.node(id);
+        self.keep_within_limits(&node.inputs);
+        let inputs: SmallVec<[Lazy; 3]> = node.inputs.iter().map(|&input| self.lazy(input)).collect();
+        let mut lazy = Lazy::new(node.shape.clone(), node.dtype);
+        let regs: SmallVec<[_; 3]> = inputs.iter().map(|input| lazy.absorb(input)).collect();
+        let input_class = inputs.first().map_or(node.dtype.class(), |input| input.dtype.class());
+        lazy.result = match &node.op {
+            Op::Scalar => lazy.scalar(node.scalar, node.dtype.class()),
+            Op::Iota => {
+                let layout = Layout::contiguous(node.shape.clone());
+                return Lazy::load(Operand { source: Source::Iota, dtype: node.dtype, layout });
+            }
+            Op::Unary(op) => {
+                let class = match op {
+                    UnaryOp::RandomUniform | UnaryOp::RandomNormal => Class::Uint,
+                    _ => input_class,
+                };
+                let scalars: SmallVec<[_; 2]> =
+                    (0..op.scalars() as u32).map(|i| lazy.scalar(node.scalar + i, class)).collect();
+                let result = lazy.program.unary(*op, regs[0], &scalars);
+                lazy.program.wrap(result, node.dtype)
+            }
+            Op::Binary(op) => {
+                let result = lazy.program.binary(*op, regs[0], regs[1]);
+                lazy.program.wrap(result, node.dtype)
+            }
+            Op::Select => lazy.program.push(Expr::Select(regs[0], regs[1], regs[2])),
+            _ => lazy.program.push(Expr::Cast(regs[0], node.dtype)),
+        };
+        if !node.inputs.is_empty() {
+            lazy.nodes.push(id);
+        }
+        lazy
+    }
+
+    /// Writes inputs of one expression to memory until the rest fits one kernel.
+    fn keep_within_limits(&mut self, inputs: &[NodeId]) {
+        loop {
+            let lazies: SmallVec<[(NodeId, Lazy); 3]> = inputs
+                .iter()
+                .filter_map(|&id| match self.value(id) {
+                    Value::Lazy(lazy) => Some((id, lazy)),
+                    _ => None,
+                })
+                .collect();
+            let mut sources: SmallVec<[Source; 16]> = lazies.iter().flat_map(|(_, lazy)| lazy.sources()).collect();
+            sources.sort_unstable();
+            sources.dedup();
+            let length: usize = lazies.iter().map(|(_, lazy)| lazy.program.exprs.len()).sum();
+            // The output takes one, and inputs that are in memory take at most one each.
+            let in_memory = inputs.len() - lazies.len();
+            let fits = sources.len() + in_memory < self.limits.buffers && length <= LONGEST_PROGRAM;
+            let largest = lazies.iter().max_by_key(|(_, l)| (l.sources().len(), l.program.exprs.len()));
+            match largest {
+                Some((id, lazy)) if !fits && !lazy.nodes.is_empty() => drop(self.memory(*id)),
+                _ => return,
+            }
+        }
+    }
+
+    /// Computes an expression into scratch memory.
+    fn copy(&mut self, lazy: Lazy) -> Operand {
+        let output = self.new_scratch(&lazy.shape, lazy.dtype);
+        self.map(lazy, output.clone(), None);
+        output
+    }
+
+    /// Computes a node's expression into the storage it is stored to, if that is allowed, or into scratch.
+    fn materialise(&mut self, id: NodeId, lazy: Lazy) -> Operand {
+        let output = match self.redirected(id) {
+            Some((store, output)) if can_write_in_place(&lazy, &output) => {
+                self.stored[store.index()] = true;
+                output
+            }
+            _ => self.new_scratch(&lazy.shape, lazy.dtype),
+        };
+        self.map(lazy, output.clone(), None);
+        output
+    }
+
+    /// The store that a node may be computed into, and its place.
+    fn redirected(&self, id: NodeId) -> Option<(NodeId, Operand)> {
+        let store = self.analysis.redirect[id.index()]?;
+        let node = self.graph.node(store);
+        let Op::Store { slot, layout, .. } = &node.op else { return None };
+        Some((store, Operand { source: Source::Slot(*slot), dtype: node.dtype, layout: layout.clone() }))
+    }
+
+    /// Appends the map that computes an expression into `output`; `dynamic` is a stride and the scalar it is multiplied with.
+    fn map(&mut self, lazy: Lazy, output: Operand, dynamic: Option<(isize, u32)>) {
+        if lazy.shape.elements() == 0 {
+            return;
+        }
+        let (mut scalars, nodes) = (lazy.scalars.clone(), lazy.nodes.clone());
+        let (mut kernel, inputs, output) = lazy.into_map(output);
+        if let Some((stride, scalar)) = dynamic {
+            kernel.dynamic_out = Some(stride);
+            scalars.push(scalar);
+        }
+        self.steps.push(Step {
+            kernel: Kernel::Map(kernel),
+            inputs: inputs.into(),
+            outputs: smallvec![output],
+            scalars,
+            nodes,
+        });
+    }
+
+    fn assemble(&mut self, id: NodeId, places: &[Layout], fill: bool) -> Value {
+        let node = self.graph.node(id);
+        let parts: Vec<Lazy> = node.inputs.iter().map(|&input| self.lazy(input)).collect();
+        // Parts are written one after the other, so none may read what an earlier one has overwritten.
+        let redirected = self
+            .redirected(id)
+            .filter(|(_, output)| parts.iter().all(|part| part.leaves.iter().all(|leaf| leaf.source != output.source)));
+        let output = match redirected {
+            Some((store, output)) => {
+                self.stored[store.index()] = true;
+                output
+            }
+            None => self.new_scratch(&node.shape, node.dtype),
+        };
+        if fill {
+            let mut lazy = Lazy::new(node.shape.clone(), node.dtype);
+            lazy.result = lazy.scalar(node.scalar, node.dtype.class());
+            lazy.nodes.push(id);
+            self.map(lazy, output.clone(), None);
+        }
+        for (mut part, place) in parts.into_iter().zip(places) {
+            part.nodes.push(id);
+            let layout = Layout { offset: place.offset + output.layout.offset, ..place.clone() };
+            self.map(part, Operand { layout, ..output.clone() }, None);
+        }
+        Value::Memory(output)
+    }
+
+    fn store(&mut self, id: NodeId, slot: u32, layout: &Layout, at: Option<usize>) {
+        let node = self.graph.node(id);
+        if self.stored[id.index()] || node.shape.elements() == 0 {
+            return;
+        }
+        let output = Operand { source: Source::Slot(slot), dtype: node.dtype, layout: layout.clone() };
+        if let Value::Host { index, .. } = self.value(node.inputs[0])
+            && at.is_none()
+            && !self.analysis.touched_before(slot, id.index())
+            && covers_words(&output, self.slot_elements[slot as usize])
+        {
+            self.uploads.push(Upload { host: index, to: output });
+            return;
+        }
+        let mut lazy = self.lazy(node.inputs[0]);
+        let moves = at.is_some() && lazy.leaves.iter().any(|leaf| leaf.source == output.source);
+        if moves || !can_write_in_place(&lazy, &output) {
+            lazy = Lazy { nodes: lazy.nodes.clone(), ..Lazy::load(self.copy(lazy)) };
+        }
+        lazy.nodes.push(id);
+        self.map(lazy, output, at.map(|axis| (layout.strides[axis], node.scalar)));
+    }
+
+    /// Values go to the host after the last step, so one that its storage will not keep until then is copied now.
+    fn read(&mut self, id: NodeId, request: u32) {
+        let input = self.graph.node(id).inputs[0];
+        let lasting = match self.value(input) {
+            Value::Memory(operand) => {
+                let kept = match operand.source {
+                    Source::Slot(slot) => !self.analysis.stored_after(slot, id.index()),
+                    Source::Scratch(_) | Source::Constant(_) => true,
+                    Source::Iota => false,
+                };
+                let aligned = operand.layout.offset.is_multiple_of(operand.dtype.per_word());
+                (kept && aligned && operand.layout.is_contiguous()).then_some(operand)
+            }
+            _ => None,
+        };
+        let from = match lasting {
+            Some(operand) => operand,
+            None => {
+                let mut lazy = self.lazy(input);
+                lazy.nodes.push(id);
+                self.copy(lazy)
+            }
+        };
+        self.reads.push(PlanRead { request, from });
+    }
+
+    /// A node with a kernel of its own.
+    fn kernel(&mut self, id: NodeId) -> Value {
+        let node = self.graph.node(id);
+        let wide = node.dtype.wide();
+        let (kernel, inputs) = self.describe(id);
+        if node.shape.elements() > 0 && inputs.iter().any(|input| input.layout.elements() == 0) {
+            // Only sums over nothing get here; they are 0.
+            let mut lazy = Lazy::new(node.shape.clone(), node.dtype);
+            lazy.result = lazy.program.push(Expr::Const(0, node.dtype.class()));
+            return Value::Lazy(lazy);
+        }
+        let reads = |output: &Operand| inputs.iter().any(|input| input.source == output.source);
+        let output = match self.redirected(id) {
+            Some((store, output)) if node.dtype == wide && !reads(&output) => {
+                self.stored[store.index()] = true;
+                output
+            }
+            _ => self.new_scratch(&node.shape, wide),
+        };
+        if node.shape.elements() > 0 {
+            let scalars = (0..node.op.scalars() as u32).map(|i| node.scalar + i).collect();
+            self.steps.push(Step { kernel, inputs, outputs: smallvec![output.clone()], scalars, nodes: smallvec![id] });
+        }
+        if node.dtype == wide {
+            return Value::Memory(output);
+        }
+        let mut lazy = Lazy::load(output);
+        lazy.result = lazy.program.push(Expr::Cast(lazy.result, node.dtype));
+        lazy.dtype = node.dtype;
+        Value::Lazy(lazy)
+    }
+
+    fn finish(self) -> Plan {
+        let end = self.steps.len();
+        let mut lives: Vec<Lifetime> =
+            self.scratch.iter().map(|&words| Lifetime { words, first: usize::MAX, last: 0 }).collect();
+        let mut touch = |operand: &Operand, at: usize| {
+            if let Source::Scratch(i) = operand.source {
+                let life = &mut lives[i as usize];
+                (life.first, life.last) = (life.first.min(at), life.last.max(at));
+            }
+        };
+        for upload in &self.uploads {
+            touch(&upload.to, 0);
+        }
+        for (at, step) in self.steps.iter().enumerate() {
+            for operand in step.inputs.iter().chain(&step.outputs) {
+                touch(operand, at);
+            }
+        }
+        for read in &self.reads {
+            touch(&read.from, end);
+        }
+        for life in &mut lives {
+            // Empty values are never touched.
+            life.first = life.first.min(life.last);
+        }
+        let (regions, scratch_words) = pack(&lives, self.limits.alignment);
+        let mut written_slots: Vec<u32> = self
+            .steps
+            .iter()
+            .flat_map(|step| &step.outputs)
+            .chain(self.uploads.iter().map(|upload| &upload.to))
+            .filter_map(|operand| match operand.source {
+                Source::Slot(slot) => Some(slot),
+                _ => None,
+            })
+            .collect();
+        written_slots.sort_unstable();
+        written_slots.dedup();
+        let report = PlanReport {
+            recorded: self.graph.nodes.len(),
+            dead: self.analysis.live.iter().filter(|live| !**live).count(),
+            steps: self.steps.iter().map(|step| self.report(step)).collect(),
+            scratch_bytes: scratch_words * 4,
+            unpacked_scratch_bytes: self.scratch.iter().sum::<usize>() * 4,
+            live_scratch_bytes: largest_live_set(&lives) * 4,
+        };
+        Plan {
+            uploads: self.uploads,
+            steps: self.steps,
+            reads: self.reads,
+            regions,
+            scratch_words,
+            constants: self.constants,
+            written_slots,
+            report,
+        }
+    }
+
+    fn report(&self, step: &Step) -> StepReport {
+        let mut nodes = step.nodes.clone();
+        nodes.sort_unstable();
+        let site = nodes.last().map_or(core::panic::Location::caller(), |&id| self.graph.node(id).site);
+        let mut ops: Vec<&'static str> = nodes.iter().map(|&id| self.graph.node(id).name).collect();
+        ops.dedup();
+        StepReport { kernel: step.kernel.name(), ops, site }
+    }
+}
+
+/// Whether a map may write `output` while it reads its operands: those in the same memory must be the very same elements in the same order, or
+/// other elements altogether.
+fn can_write_in_place(lazy: &Lazy, output: &Operand) -> bool {
+    let place = output.layout.span();
+    lazy.leaves.iter().filter(|leaf| leaf.source == output.source).all(|leaf| {
+        let span = leaf.layout.span();
+        let apart = span.end <= place.start || place.end <= span.start;
+        apart || (leaf.layout == output.layout && leaf.dtype == output.dtype)
+    })
+}
+
+/// Whether a contiguous operand is made of whole words of a storage of `elements`.
+fn covers_words(operand: &Operand, elements: usize) -> bool {
+    let per_word = operand.dtype.per_word();
+    let end = operand.layout.offset + operand.layout.elements();
+    operand.layout.is_contiguous()
+        && operand.layout.offset.is_multiple_of(per_word)
+        && (end.is_multiple_of(per_word) || end == elements)
+}

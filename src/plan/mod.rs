@@ -4,12 +4,21 @@
 //! Graph ──views resolved, dead nodes dropped──▶ values ──grouped──▶ steps ──packed by lifetime──▶ Plan
 //! ```
 
+mod analyse;
+mod cache;
+mod kernels;
+mod lower;
+mod memory;
 mod report;
+#[cfg(test)]
+mod tests;
+mod values;
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+pub(crate) use cache::{Batch, PlanCache};
 pub use report::{PlanReport, StepReport};
 
 use crate::kernel::Kernel;

@@ -73,6 +73,10 @@ impl Storage {
         self.dtype
     }
 
+    pub(crate) fn elements(&self) -> usize {
+        self.elements
+    }
+
     pub(crate) fn words(&self) -> usize {
         self.dtype.words(self.elements)
     }

@@ -1,0 +1,184 @@
+//! Values while a plan is made: in memory, or still an expression that some later kernel will compute.
+
+use smallvec::SmallVec;
+
+use super::{Operand, Source};
+use crate::kernel::{Expr, MapKernel, Program, Reg};
+use crate::record::{NodeId, View};
+use crate::tensor::{DType, Layout, Shape};
+
+/// An elementwise expression over operands that all have its shape.
+#[derive(Clone, Debug)]
+pub(super) struct Lazy {
+    pub shape: Shape,
+    pub dtype: DType,
+    pub program: Program,
+    pub result: Reg,
+    pub leaves: Vec<Operand>,
+    /// Positions in the batch's scalars.
+    pub scalars: SmallVec<[u32; 4]>,
+    /// The recorded nodes inside.
+    pub nodes: SmallVec<[NodeId; 4]>,
+}
+
+/// What a node stands for.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Memory(Operand),
+    Lazy(Lazy),
+    /// Host data not brought in yet.
+    Host {
+        index: u32,
+        shape: Shape,
+        dtype: DType,
+    },
+}
+
+impl Lazy {
+    pub(super) fn new(shape: Shape, dtype: DType) -> Self {
+        Self {
+            shape,
+            dtype,
+            program: Program::default(),
+            result: Reg(0),
+            leaves: Vec::new(),
+            scalars: SmallVec::new(),
+            nodes: SmallVec::new(),
+        }
+    }
+
+    /// The elements of an operand, as they are.
+    pub(super) fn load(operand: Operand) -> Self {
+        let mut lazy = Self::new(operand.layout.shape.clone(), operand.dtype);
+        lazy.result = lazy.program.push(Expr::Input(0, operand.dtype.class()));
+        lazy.leaves.push(operand);
+        lazy
+    }
+
+    /// A register with scalar number `scalar` of the batch.
+    pub(super) fn scalar(&mut self, scalar: u32, class: crate::tensor::Class) -> Reg {
+        let at = self.scalars.iter().position(|&s| s == scalar).unwrap_or_else(|| {
+            self.scalars.push(scalar);
+            self.scalars.len() - 1
+        });
+        self.program.push(Expr::Scalar(at as u16, class))
+    }
+
+    /// Takes another expression of the same shape in; gives the register of its result here.
+    pub(super) fn absorb(&mut self, other: &Lazy) -> Reg {
+        let inputs: Vec<u16> = other
+            .leaves
+            .iter()
+            .map(|leaf| {
+                let at = self.leaves.iter().position(|l| l == leaf).unwrap_or_else(|| {
+                    self.leaves.push(leaf.clone());
+                    self.leaves.len() - 1
+                });
+                at as u16
+            })
+            .collect();
+        let mut regs: Vec<Reg> = Vec::with_capacity(other.program.exprs.len());
+        for expr in &other.program.exprs {
+            let at = |r: Reg| regs[r.0 as usize];
+            let reg = match *expr {
+                Expr::Input(i, class) => self.program.push(Expr::Input(inputs[i as usize], class)),
+                Expr::Scalar(i, class) => self.scalar(other.scalars[i as usize], class),
+                Expr::Const(bits, class) => self.program.push(Expr::Const(bits, class)),
+                Expr::Unary(op, x) => self.program.push(Expr::Unary(op, at(x))),
+                Expr::Binary(op, a, b) => self.program.push(Expr::Binary(op, at(a), at(b))),
+                Expr::Select(c, a, b) => self.program.push(Expr::Select(at(c), at(a), at(b))),
+                Expr::Cast(x, dtype) => self.program.push(Expr::Cast(at(x), dtype)),
+                Expr::Hash(x, seed) => self.program.push(Expr::Hash(at(x), at(seed))),
+            };
+            regs.push(reg);
+        }
+        for &node in &other.nodes {
+            if !self.nodes.contains(&node) {
+                self.nodes.push(node);
+            }
+        }
+        regs.get(other.result.0 as usize).copied().unwrap_or(Reg(0))
+    }
+
+    /// Seen through a view, or `None` where some operand's strides cannot say it.
+    pub(super) fn view(&self, view: &View, shape: &Shape) -> Option<Lazy> {
+        let mut lazy = self.clone();
+        for leaf in &mut lazy.leaves {
+            leaf.layout = apply(view, &leaf.layout, shape)?;
+        }
+        lazy.shape = shape.clone();
+        Some(lazy)
+    }
+
+    /// Different memories the expression reads.
+    pub(super) fn sources(&self) -> SmallVec<[Source; 8]> {
+        let mut sources: SmallVec<[Source; 8]> =
+            self.leaves.iter().map(|l| l.source).filter(|s| *s != Source::Iota).collect();
+        sources.sort_unstable();
+        sources.dedup();
+        sources
+    }
+
+    /// The kernel that computes this into `output`, with axes merged as far as all operands allow, and its operands.
+    pub(super) fn into_map(self, mut output: Operand) -> (MapKernel, Vec<Operand>, Operand) {
+        let mut leaves = self.leaves;
+        let mut program = self.program;
+        program.outputs = vec![self.result];
+        let shape = {
+            let mut layouts: Vec<&mut Layout> = leaves.iter_mut().map(|l| &mut l.layout).collect();
+            layouts.push(&mut output.layout);
+            merge_axes(&self.shape, &mut layouts)
+        };
+        (MapKernel { shape, program, dynamic_out: None }, leaves, output)
+    }
+}
+
+/// A layout seen through a view, or `None` where strides cannot say it.
+pub(super) fn apply(view: &View, layout: &Layout, shape: &Shape) -> Option<Layout> {
+    match view {
+        View::Reshape => layout.reshape(shape),
+        View::Broadcast => layout.broadcast_to(shape),
+        View::Permute(order) => Some(layout.permute(order)),
+        View::Slice { axis, start, step } => Some(layout.slice(*axis, *start, shape[*axis], *step)),
+    }
+}
+
+/// Rewrites layouts of one shape over the fewest axes that still walk all of them in the same order; gives the new shape.
+pub(super) fn merge_axes(shape: &Shape, layouts: &mut [&mut Layout]) -> Shape {
+    // Each entry: size, and the stride of every layout.
+    let mut axes: Vec<(usize, SmallVec<[isize; 4]>)> = Vec::new();
+    for (i, &n) in shape.iter().enumerate() {
+        if n == 1 {
+            continue;
+        }
+        let strides: SmallVec<[isize; 4]> = layouts.iter().map(|l| l.strides[i]).collect();
+        match axes.last_mut() {
+            Some((size, outer)) if outer.iter().zip(&strides).all(|(o, s)| *o == s * n as isize) => {
+                *size *= n;
+                *outer = strides;
+            }
+            _ => axes.push((n, strides)),
+        }
+    }
+    let merged = Shape::new(axes.iter().map(|(n, _)| *n));
+    for (i, layout) in layouts.iter_mut().enumerate() {
+        layout.shape = merged.clone();
+        layout.strides = axes.iter().map(|(_, strides)| strides[i]).collect();
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contiguous_operands_merge_to_one_axis_and_broadcasts_stay_apart() {
+        let shape = Shape::from([2, 3, 1, 4]);
+        let mut a = Layout::contiguous(shape.clone());
+        let mut b = Layout::contiguous([4]).broadcast_to(&shape).expect("fits");
+        assert_eq!(merge_axes(&shape, &mut [&mut a.clone()]), [24]);
+        assert_eq!(merge_axes(&shape, &mut [&mut a, &mut b]), [6, 4]);
+        assert_eq!((a.strides.as_slice(), b.strides.as_slice()), (&[4, 1][..], &[0, 1][..]));
+    }
+}
