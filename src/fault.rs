@@ -1,6 +1,7 @@
 //! Failures that no caller is waiting for.
 
 use bevy::prelude::*;
+use crossbeam_channel::{Receiver, Sender};
 
 use crate::error::RunError;
 
@@ -42,5 +43,20 @@ pub(crate) fn log_fault(fault: On<TensorFault>) {
     match fault.event() {
         TensorFault::Undelivered { .. } => debug!("{}", *fault),
         _ => error!("{}", *fault),
+    }
+}
+
+/// Where backends report faults from other threads and worlds.
+#[derive(Resource, Clone)]
+pub(crate) struct FaultSender(pub Sender<TensorFault>);
+
+/// Where the main world finds them.
+#[derive(Resource)]
+pub(crate) struct FaultReceiver(pub Receiver<TensorFault>);
+
+/// Turns faults that backends reported into events.
+pub(crate) fn trigger_faults(receiver: Res<FaultReceiver>, mut commands: Commands) {
+    for fault in receiver.0.try_iter() {
+        commands.trigger(fault);
     }
 }

@@ -2,19 +2,24 @@
 #![allow(dead_code, unused_imports)]
 
 mod cpu;
+mod diagnostics;
 mod error;
+mod extract;
 mod fault;
 mod gpu;
 mod kernel;
 mod plan;
+mod plugin;
 mod readback;
 mod record;
 mod support;
 mod tensor;
 
+pub use diagnostics::{TensorDiagnostics, TensorFigures};
 pub use error::{OpError, OperandInfo, ReadError, RunError, TensorError};
 pub use fault::TensorFault;
 pub use plan::{PlanReport, StepReport};
+pub use plugin::{MemorySettings, PipelineSettings, TensorComputePlugin, TensorSystems};
 pub use readback::{TensorReady, TensorReceiver};
 pub use record::{Axes, Axis, BinaryOp, TensorCommands, TensorExpression, TensorOperand, TensorValue, UnaryOp};
 pub use support::{AdapterFacts, Backend, BackendChoice, ModelBackend, TensorSupport};

@@ -103,6 +103,7 @@ pub(crate) struct PlanCache {
     plans: HashMap<u64, Vec<Entry>>,
     count: usize,
     clock: u64,
+    dropped: Vec<u64>,
     pub built: u64,
     pub hits: u64,
 }
@@ -120,7 +121,7 @@ const KEPT: usize = 128;
 
 impl PlanCache {
     pub(crate) fn new(limits: PlanLimits) -> Self {
-        Self { limits, plans: HashMap::default(), count: 0, clock: 0, built: 0, hits: 0 }
+        Self { limits, plans: HashMap::default(), count: 0, clock: 0, dropped: Vec::new(), built: 0, hits: 0 }
     }
 
     /// The plan of a batch, with a number that names it for as long as it is cached.
@@ -146,11 +147,17 @@ impl PlanCache {
         (id, plan)
     }
 
+    /// Numbers of plans dropped since the last call, so that what hangs on them can go too.
+    pub(crate) fn take_dropped(&mut self) -> Vec<u64> {
+        core::mem::take(&mut self.dropped)
+    }
+
     fn drop_oldest(&mut self) {
         let oldest = self.plans.iter().flat_map(|(key, entries)| entries.iter().map(|entry| (entry.used, *key))).min();
         if let Some((used, key)) = oldest
             && let Some(entries) = self.plans.get_mut(&key)
         {
+            self.dropped.extend(entries.iter().filter(|entry| entry.used == used).map(|entry| entry.id));
             entries.retain(|entry| entry.used != used);
             if entries.is_empty() {
                 self.plans.remove(&key);

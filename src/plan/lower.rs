@@ -340,8 +340,8 @@ impl Planner<'_> {
             Value::Memory(operand) => {
                 let kept = match operand.source {
                     Source::Slot(slot) => !self.analysis.stored_after(slot, id.index()),
-                    Source::Scratch(_) | Source::Constant(_) => true,
-                    Source::Iota => false,
+                    Source::Scratch(_) => true,
+                    Source::Constant(_) | Source::Iota => false,
                 };
                 let aligned = operand.layout.offset.is_multiple_of(operand.dtype.per_word());
                 (kept && aligned && operand.layout.is_contiguous()).then_some(operand)

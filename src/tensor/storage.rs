@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use super::{DType, Shape};
+use crate::diagnostics::{Count, Counters};
 use crate::gpu::DeviceBuffer;
 use crate::record::{BinaryOp, Part, UnaryOp};
 use crate::support::Backend;
@@ -46,6 +47,8 @@ pub(crate) struct Storage {
     initial: Mutex<Option<Initial>>,
     /// The words, on the CPU backend, once taken over.
     pub host: RwLock<Vec<u32>>,
+    /// Where the words are counted, once there are any.
+    counted: OnceLock<Arc<Counters>>,
     /// The buffer, on the GPU backend, once taken over.
     device: Mutex<Option<Arc<DeviceBuffer>>>,
 }
@@ -60,6 +63,7 @@ impl Storage {
             home: OnceLock::new(),
             initial: Mutex::new(Some(initial)),
             host: RwLock::default(),
+            counted: OnceLock::new(),
             device: Mutex::default(),
         })
     }
@@ -101,6 +105,13 @@ impl Storage {
         self.initial.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    /// Counts the words on the host until the storage is gone.
+    pub(crate) fn count_host(&self, counters: &Arc<Counters>) {
+        if self.counted.set(counters.clone()).is_ok() {
+            counters.host_bytes.add(self.bytes() as u64);
+        }
+    }
+
     pub(crate) fn device(&self) -> Option<Arc<DeviceBuffer>> {
         self.device.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -110,9 +121,17 @@ impl Storage {
     }
 }
 
+impl Drop for Storage {
+    fn drop(&mut self) {
+        if let Some(counters) = self.counted.get() {
+            counters.host_bytes.sub(self.bytes() as u64);
+        }
+    }
+}
+
 impl Generator {
-    /// The ops that fill `storage` (contiguous, of `shape`) with this.
-    pub(crate) fn recording(self, storage: &Arc<Storage>, shape: &Shape) -> Part {
+    /// The ops that fill `storage` with this.
+    pub(crate) fn recording(self, storage: &Arc<Storage>) -> Part {
         let mut part = Part::default();
         let dtype = storage.dtype();
         let wide = dtype.wide();
@@ -131,7 +150,7 @@ impl Generator {
                 part.binary(BinaryOp::Add, scaled, start)
             }
             Generator::Eye { columns } => {
-                let rows = shape.elements() / columns.max(1);
+                let rows = storage.elements / columns.max(1);
                 let square = Shape::from([rows, columns]);
                 let row = part.iota(rows);
                 let row = part.reshape(row, &Shape::from([rows, 1]));

@@ -1,0 +1,136 @@
+//! Runs batches on threads of their own, in order, away from the frame.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+
+use bevy::prelude::*;
+use crossbeam_channel::Sender;
+
+use super::{CpuPool, read_words, run_plan};
+use crate::diagnostics::{Count, TensorDiagnostics};
+use crate::error::{ReadError, RunError};
+use crate::fault::TensorFault;
+use crate::plan::{Batch, Plan, PlanCache, PlanLimits};
+use crate::readback::ReadRequest;
+use crate::record::Part;
+use crate::support::Backend;
+use crate::tensor::{Initial, Storage};
+
+/// A launch on the CPU binds nothing, so only the length of a program bounds fusion.
+const LIMITS: PlanLimits = PlanLimits { buffers: 64, alignment: 16, fuse: true };
+
+/// The main world's end of the CPU backend.
+#[derive(Resource)]
+pub(crate) struct CpuExecutor {
+    sender: async_channel::Sender<Vec<Part>>,
+}
+
+/// What the worker keeps between batches.
+struct Worker {
+    plans: PlanCache,
+    scratch: Vec<u32>,
+    pool: Arc<CpuPool>,
+    diagnostics: TensorDiagnostics,
+    faults: Sender<TensorFault>,
+}
+
+impl CpuExecutor {
+    pub(crate) fn new(fuse: bool, diagnostics: TensorDiagnostics, faults: Sender<TensorFault>) -> Self {
+        let (sender, receiver) = async_channel::unbounded::<Vec<Part>>();
+        let pool = Arc::new(CpuPool::new());
+        let mut worker = Worker {
+            plans: PlanCache::new(PlanLimits { fuse, ..LIMITS }),
+            scratch: Vec::new(),
+            pool: pool.clone(),
+            diagnostics,
+            faults,
+        };
+        // A thread of its own, which ends when the app drops its end of the channel; the pool's threads help it.
+        let work = move || {
+            while let Ok(parts) = receiver.recv_blocking() {
+                worker.run(Batch::new(parts));
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("tensor cpu".to_owned()).spawn(work) {
+            error!("the CPU backend has no thread: {error}");
+        }
+        Self { sender }
+    }
+
+    /// Queues a frame's work. The queue is unbounded: nothing recorded is lost.
+    pub(crate) fn send(&self, parts: Vec<Part>) {
+        // Fails only when the worker is gone; the requests inside then answer themselves.
+        let _ = self.sender.try_send(parts);
+    }
+}
+
+impl Worker {
+    fn run(&mut self, mut batch: Batch) {
+        for storage in &batch.slots {
+            self.make_resident(storage);
+        }
+        let requests = core::mem::take(&mut batch.requests);
+        let counters = self.diagnostics.counters().clone();
+        counters.readbacks.add(requests.len() as u64);
+        // A bug in a kernel must not take all later work with it.
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.run_plan(&batch)));
+        match outcome {
+            Ok(plan) => self.answer(&plan, &batch, requests),
+            Err(payload) => {
+                let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
+                let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+                let error = RunError::Device(text.unwrap_or_else(|| "a CPU kernel panicked".to_owned()));
+                for request in requests {
+                    request.fail(ReadError::Failed(error.clone()));
+                }
+                let _ = self.faults.send(TensorFault::Run(error));
+            }
+        }
+    }
+
+    fn run_plan(&mut self, batch: &Batch) -> Arc<Plan> {
+        let counters = self.diagnostics.counters().clone();
+        let (built, hits) = (self.plans.built, self.plans.hits);
+        let (_, plan) = self.plans.plan(batch);
+        self.plans.take_dropped();
+        counters.plans_built.add(self.plans.built - built);
+        counters.plan_hits.add(self.plans.hits - hits);
+        self.diagnostics.set_last_plan(Backend::Cpu, &plan);
+        let clamped = run_plan(&plan, &batch.slots, &batch.host, &batch.scalars, &mut self.scratch, &self.pool);
+        counters.cpu_steps.add(plan.steps.len() as u64);
+        counters.batches_run.add(1);
+        for (step, count) in clamped {
+            let op = plan.report.steps[step].ops.last().copied().unwrap_or("gather");
+            let _ = self.faults.send(TensorFault::Run(RunError::IndexOutOfRange { op, count }));
+        }
+        plan
+    }
+
+    fn answer(&self, plan: &Plan, batch: &Batch, requests: Vec<ReadRequest>) {
+        let mut requests: Vec<Option<ReadRequest>> = requests.into_iter().map(Some).collect();
+        for read in &plan.reads {
+            if let Some(request) = requests[read.request as usize].take()
+                && !request.is_cancelled()
+            {
+                request.answer(&read_words(plan, &read.from, &batch.slots, &self.scratch));
+            }
+        }
+    }
+
+    /// Gives a storage its words.
+    fn make_resident(&mut self, storage: &Arc<Storage>) {
+        let Some(initial) = storage.take_initial() else { return };
+        let mut words = vec![0; storage.words()];
+        if let Initial::Data(data) = &initial {
+            words[..data.len()].copy_from_slice(data);
+        }
+        *storage.host.write().unwrap_or_else(PoisonError::into_inner) = words;
+        storage.count_host(self.diagnostics.counters());
+        if let Initial::Generated(generator) = initial
+            && storage.elements() > 0
+        {
+            let batch = Batch::new([generator.recording(storage)]);
+            self.run(batch);
+        }
+    }
+}

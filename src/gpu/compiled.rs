@@ -1,0 +1,184 @@
+//! A plan made ready for the device once: its launches, parameters and constants, and bind groups per set of buffers.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::buffers::{DeviceBuffer, Gpu, Purpose};
+use super::pipelines::Pipelines;
+use crate::diagnostics::Count;
+use crate::error::RunError;
+use crate::kernel::{Caps, Launch, lower};
+use crate::plan::{Plan, Source};
+
+/// Bind-group sets kept per plan: models of one structure that take turns.
+const INSTANCES: usize = 8;
+
+/// A plan's launches and what they bind, apart from the storages and the scratch memory.
+pub(crate) struct Compiled {
+    pub plan: Arc<Plan>,
+    pub launches: Vec<Launch>,
+    /// The step behind each launch.
+    pub steps: Vec<usize>,
+    /// Words from one parameter block to the next.
+    stride: usize,
+    /// All parameter blocks as last written.
+    params: Vec<u32>,
+    params_buffer: Option<Arc<DeviceBuffer>>,
+    params_written: bool,
+    constants: Vec<Arc<DeviceBuffer>>,
+    /// One counter per launch that can fault, each at a block of its own.
+    pub faults: Option<Arc<DeviceBuffer>>,
+    /// Launches that can fault.
+    pub faulting: Vec<usize>,
+    instances: Vec<Instance>,
+}
+
+struct Instance {
+    /// Ids of the storages' buffers, and of the scratch buffer.
+    key: SmallVec<[u64; 8]>,
+    groups: Vec<wgpu::BindGroup>,
+}
+
+impl Compiled {
+    pub(crate) fn new(plan: Arc<Plan>, gpu: &Gpu, caps: &Caps) -> Result<Self, RunError> {
+        let (steps, launches): (Vec<usize>, Vec<Launch>) =
+            plan.steps.iter().enumerate().filter_map(|(i, step)| Some((i, lower(step, caps)?))).unzip();
+        for region in &plan.regions {
+            let (requested, available) = (region.words as u64 * 4, gpu.limits.max_storage_buffer_binding_size);
+            if requested > available {
+                return Err(RunError::Limit { what: "an intermediate value".to_owned(), requested, available });
+            }
+        }
+        let alignment = gpu.limits.min_uniform_buffer_offset_alignment as usize / 4;
+        let longest = launches.iter().map(|launch| launch.params.len()).max().unwrap_or(0);
+        let stride = longest.next_multiple_of(alignment.max(4));
+        let mut params = vec![0; stride * launches.len()];
+        for (block, launch) in params.chunks_mut(stride.max(1)).zip(&launches) {
+            block[..launch.params.len()].copy_from_slice(&launch.params);
+        }
+        let params_buffer = if params.is_empty() { None } else { Some(gpu.allocate(Purpose::Plan, params.len())?) };
+        let mut constants = Vec::with_capacity(plan.constants.len());
+        for words in &plan.constants {
+            let buffer = gpu.allocate(Purpose::Plan, words.len())?;
+            gpu.write(&buffer.buffer, 0, words);
+            constants.push(buffer);
+        }
+        let faulting: Vec<usize> = (0..launches.len()).filter(|&i| launches[i].counts_faults).collect();
+        let faults = if faulting.is_empty() {
+            None
+        } else {
+            Some(gpu.allocate(Purpose::Plan, fault_stride(gpu) * faulting.len())?)
+        };
+        Ok(Self {
+            plan,
+            launches,
+            steps,
+            stride,
+            params,
+            params_buffer,
+            params_written: false,
+            constants,
+            faults,
+            faulting,
+            instances: Vec::new(),
+        })
+    }
+
+    /// Puts the batch's numbers into the parameters and sends them if anything changed.
+    pub(crate) fn write_params(&mut self, gpu: &Gpu, scalars: &[u32]) {
+        let mut changed = !self.params_written;
+        for (i, launch) in self.launches.iter().enumerate() {
+            for &(word, scalar) in &launch.patches {
+                let place = &mut self.params[i * self.stride + word as usize];
+                changed |= core::mem::replace(place, scalars[scalar as usize]) != scalars[scalar as usize];
+            }
+        }
+        if changed && let Some(buffer) = &self.params_buffer {
+            gpu.write(&buffer.buffer, 0, &self.params);
+            self.params_written = true;
+        }
+    }
+
+    /// Bind groups of all launches for these buffers; made once per set of buffers. Pipelines must be ready.
+    pub(crate) fn bind(
+        &mut self,
+        gpu: &Gpu,
+        pipelines: &Pipelines,
+        slots: &[Arc<DeviceBuffer>],
+        scratch: Option<&Arc<DeviceBuffer>>,
+    ) -> Result<&[wgpu::BindGroup], RunError> {
+        let key: SmallVec<[u64; 8]> = slots.iter().chain(scratch).map(|buffer| buffer.id).collect();
+        if let Some(at) = self.instances.iter().position(|instance| instance.key == key) {
+            // Most recently used last.
+            let instance = self.instances.remove(at);
+            self.instances.push(instance);
+        } else {
+            let groups = (0..self.launches.len())
+                .map(|i| self.group(gpu, pipelines, i, slots, scratch))
+                .collect::<Result<_, _>>()?;
+            if self.instances.len() == INSTANCES {
+                self.instances.remove(0);
+            }
+            self.instances.push(Instance { key, groups });
+        }
+        Ok(self.instances.last().map_or(&[], |instance| &instance.groups))
+    }
+
+    fn group(
+        &self,
+        gpu: &Gpu,
+        pipelines: &Pipelines,
+        at: usize,
+        slots: &[Arc<DeviceBuffer>],
+        scratch: Option<&Arc<DeviceBuffer>>,
+    ) -> Result<wgpu::BindGroup, RunError> {
+        let launch = &self.launches[at];
+        let missing = || RunError::Device(format!("kernel {} has nothing to bind", launch.name));
+        let layout = &pipelines.get(launch).ok_or_else(missing)??.layout;
+        let whole = |buffer: &'_ Arc<DeviceBuffer>| (buffer.buffer.clone(), 0, None);
+        let mut bindings: Vec<(wgpu::Buffer, u64, Option<core::num::NonZeroU64>)> = Vec::new();
+        let params = self.params_buffer.as_ref().ok_or_else(missing)?;
+        let params_bytes = core::num::NonZeroU64::new(launch.params.len() as u64 * 4);
+        bindings.push((params.buffer.clone(), (at * self.stride) as u64 * 4, params_bytes));
+        for binding in &launch.bindings {
+            bindings.push(match binding.source {
+                Source::Slot(slot) => whole(&slots[slot as usize]),
+                Source::Constant(constant) => whole(&self.constants[constant as usize]),
+                Source::Scratch(value) => {
+                    let region = self.plan.regions[value as usize];
+                    // Whole 16-byte groups, as for buffers; regions start and end on larger multiples.
+                    let bytes = (region.words as u64 * 4).next_multiple_of(16);
+                    let buffer = scratch.ok_or_else(missing)?;
+                    (buffer.buffer.clone(), region.offset as u64 * 4, core::num::NonZeroU64::new(bytes))
+                }
+                Source::Iota => return Err(missing()),
+            });
+        }
+        if launch.counts_faults {
+            let index = self.faulting.iter().position(|&i| i == at).unwrap_or(0);
+            let buffer = self.faults.as_ref().ok_or_else(missing)?;
+            let offset = (index * fault_stride(gpu)) as u64 * 4;
+            bindings.push((buffer.buffer.clone(), offset, core::num::NonZeroU64::new(4)));
+        }
+        let entries: Vec<wgpu::BindGroupEntry> = bindings
+            .iter()
+            .enumerate()
+            .map(|(i, (buffer, offset, size))| wgpu::BindGroupEntry {
+                binding: i as u32,
+                resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset: *offset, size: *size }),
+            })
+            .collect();
+        gpu.counters.bind_groups_made.add(1);
+        Ok(gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some(launch.name),
+            layout,
+            entries: &entries,
+        }))
+    }
+}
+
+/// Words from one fault counter to the next.
+pub(crate) fn fault_stride(gpu: &Gpu) -> usize {
+    (gpu.limits.min_storage_buffer_offset_alignment as usize / 4).max(1)
+}

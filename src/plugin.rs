@@ -1,0 +1,137 @@
+//! The plugin: the whole schedule, in the order data flows.
+
+use bevy::prelude::*;
+use bevy::render::renderer::{RenderAdapterInfo, RenderDevice};
+use bevy::render::{ExtractSchedule, Render, RenderApp, RenderStartup, RenderSystems};
+
+use crate::cpu::CpuExecutor;
+use crate::diagnostics::TensorDiagnostics;
+use crate::extract::{ExtractedParts, OutgoingParts, extract_recordings, hand_over_recordings};
+use crate::fault::{FaultReceiver, FaultSender, log_fault, trigger_faults};
+use crate::gpu::{GpuFacts, GpuSettings, create_executor, run_batches};
+use crate::readback::{NotificationChannel, trigger_ready};
+use crate::record::FrameRecordings;
+use crate::support::{AdapterFacts, BackendChoice, TensorSupport};
+
+/// Tensors as components, recorded ops, results over channels.
+///
+/// Add it after `DefaultPlugins` (or any other set): with a renderer it can use the GPU, without one it runs on the CPU.
+#[derive(Clone, Debug, Default)]
+pub struct TensorComputePlugin {
+    /// Where work runs.
+    pub backend: BackendChoice,
+    /// How much memory is kept ready.
+    pub memory: MemorySettings,
+    /// How kernels are compiled and put together.
+    pub pipelines: PipelineSettings,
+    /// Log each new plan.
+    pub debug: bool,
+}
+
+/// How much memory is kept ready for use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemorySettings {
+    /// Bytes of idle staging buffers to keep for coming readbacks.
+    pub idle_staging_bytes: u64,
+}
+
+impl Default for MemorySettings {
+    fn default() -> Self {
+        Self { idle_staging_bytes: 64 << 20 }
+    }
+}
+
+/// How kernels are compiled and put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PipelineSettings {
+    /// Compile on the spot, holding the frame up, instead of in the background. For tests and tools that want results in the same frame.
+    pub synchronous: bool,
+    /// Fuse elementwise ops into one kernel. Off only to compare.
+    pub fuse: bool,
+}
+
+impl Default for PipelineSettings {
+    fn default() -> Self {
+        Self { synchronous: false, fuse: true }
+    }
+}
+
+/// What the plugin does in a frame, in the main world.
+#[derive(SystemSet, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TensorSystems {
+    /// In [`First`]: values that have arrived become [`TensorReady`](crate::TensorReady) events, failures become
+    /// [`TensorFault`](crate::TensorFault)s.
+    Deliver,
+    /// In [`Last`]: what the frame recorded is handed to the backends. Record before this.
+    Submit,
+}
+
+impl Plugin for TensorComputePlugin {
+    fn build(&self, app: &mut App) {
+        let (sender, receiver) = crossbeam_channel::unbounded();
+        let diagnostics = TensorDiagnostics::new(self.debug);
+        app.add_plugins(crate::tensor::plugin)
+            .init_resource::<FrameRecordings>()
+            .init_resource::<OutgoingParts>()
+            .init_resource::<NotificationChannel>()
+            .insert_resource(CpuExecutor::new(self.pipelines.fuse, diagnostics.clone(), sender.clone()))
+            .insert_resource(FaultReceiver(receiver))
+            .insert_resource(FaultSender(sender))
+            .insert_resource(diagnostics)
+            .add_observer(log_fault)
+            .add_systems(First, (poll_device, (trigger_ready, trigger_faults)).chain().in_set(TensorSystems::Deliver))
+            .add_systems(Last, hand_over_recordings.in_set(TensorSystems::Submit));
+    }
+
+    fn finish(&self, app: &mut App) {
+        let adapter = adapter_facts(app.world());
+        let support = TensorSupport::decide(self.backend, adapter.clone());
+        info!("tensor work runs on the {}: {}", support.backend, support.reason);
+        app.insert_resource(support);
+        let (faults, diagnostics) =
+            (app.world().resource::<FaultSender>().clone(), app.world().resource::<TensorDiagnostics>().clone());
+        // No renderer, no device: everything stays on the CPU.
+        let (Some(render_app), Some(adapter)) = (app.get_sub_app_mut(RenderApp), adapter) else { return };
+        render_app
+            .init_resource::<ExtractedParts>()
+            .insert_resource(GpuFacts(adapter))
+            .insert_resource(GpuSettings {
+                synchronous_pipelines: self.pipelines.synchronous,
+                idle_staging_bytes: self.memory.idle_staging_bytes,
+                fuse: self.pipelines.fuse,
+            })
+            .insert_resource(faults)
+            .insert_resource(diagnostics)
+            .add_systems(RenderStartup, create_executor)
+            .add_systems(ExtractSchedule, extract_recordings)
+            .add_systems(Render, run_batches.in_set(RenderSystems::PrepareResources));
+    }
+}
+
+/// What the renderer's adapter is, if the app renders.
+fn adapter_facts(world: &World) -> Option<AdapterFacts> {
+    let device = world.get_resource::<RenderDevice>()?;
+    let info = world.get_resource::<RenderAdapterInfo>()?;
+    let features = device.features();
+    let subgroups = features.contains(wgpu::Features::SUBGROUP);
+    Some(AdapterFacts {
+        name: info.name.clone(),
+        driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
+        api: info.backend.to_string(),
+        kind: format!("{:?}", info.device_type),
+        software: info.device_type == wgpu::DeviceType::Cpu,
+        features,
+        limits: device.limits(),
+        subgroup_size: subgroups.then_some((info.subgroup_min_size, info.subgroup_max_size)),
+    })
+}
+
+/// Lets the device run the callbacks of finished readbacks, so that they are delivered this frame; never waits.
+fn poll_device(device: Option<Res<RenderDevice>>, diagnostics: Res<TensorDiagnostics>) {
+    if let Some(device) = device
+        && diagnostics.figures().readbacks_now > 0
+    {
+        // Fails only on a lost device, which Bevy reports itself.
+        let _ = device.poll(wgpu::PollType::Poll);
+    }
+}
