@@ -1,6 +1,7 @@
 //! Tensors as Bevy components.
 #![allow(dead_code, unused_imports)]
 
+mod anywhere;
 mod cpu;
 mod diagnostics;
 mod error;
@@ -15,6 +16,7 @@ mod record;
 mod support;
 mod tensor;
 
+pub use anywhere::{AnywherePlugins, has_adapter, has_display};
 pub use diagnostics::{TensorDiagnostics, TensorFigures};
 pub use error::{OpError, OperandInfo, ReadError, RunError, TensorError};
 pub use fault::TensorFault;
@@ -27,3 +29,12 @@ pub use tensor::{
     DType, Element, Layout, ModelTensors, NameError, Shape, ShareError, Strides, Tensor, TensorData, TensorModel,
     TensorModels, TensorOf, Truth,
 };
+
+/// Everything most apps use.
+pub mod prelude {
+    pub use crate::{
+        AnywherePlugins, Axes, Axis, Backend, BackendChoice, DType, ModelBackend, Shape, Tensor, TensorCommands,
+        TensorComputePlugin, TensorData, TensorDiagnostics, TensorFault, TensorModel, TensorModels, TensorOf,
+        TensorReady, TensorReceiver, TensorSupport, TensorSystems, TensorValue, Truth,
+    };
+}

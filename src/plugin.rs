@@ -84,8 +84,25 @@ impl Plugin for TensorComputePlugin {
     }
 
     fn finish(&self, app: &mut App) {
+        if app.world().contains_resource::<RenderDevice>() {
+            self.join_renderer(app);
+        }
+    }
+
+    fn cleanup(&self, app: &mut App) {
+        // Plugins finish in the order they were added, so a renderer added after this one is here only now.
+        if !app.world().contains_resource::<TensorSupport>() {
+            self.join_renderer(app);
+        }
+    }
+}
+
+impl TensorComputePlugin {
+    /// Decides on the backend and, if there is a device, sets up the render world.
+    fn join_renderer(&self, app: &mut App) {
         let adapter = adapter_facts(app.world());
-        let support = TensorSupport::decide(self.backend, adapter.clone());
+        let support =
+            TensorSupport::decide(self.backend, adapter.clone().filter(|_| app.get_sub_app(RenderApp).is_some()));
         info!("tensor work runs on the {}: {}", support.backend, support.reason);
         app.insert_resource(support);
         let (faults, diagnostics) =

@@ -1,0 +1,63 @@
+//! Tensors as components: a model owns two tensors, a system records work on them, an observer gets the result.
+
+use bevy::prelude::*;
+use bevy_tensor_compute::prelude::*;
+
+fn main() -> AppExit {
+    App::new()
+        .add_plugins((AnywherePlugins::headless(), TensorComputePlugin::default()))
+        .add_systems(Startup, spawn_matcher)
+        .add_systems(Update, compare)
+        .run()
+}
+
+/// Four pictures and three captions, as tiny embeddings.
+const IMAGES: [[f32; 3]; 4] = [[0.9, 0.1, 0.0], [0.1, 0.8, 0.1], [0.0, 0.2, 0.9], [0.5, 0.5, 0.0]];
+const CAPTIONS: [[f32; 3]; 3] = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
+
+#[derive(Component)]
+struct Matcher {
+    images: Entity,
+    captions: Entity,
+    scores: Entity,
+}
+
+fn spawn_matcher(mut commands: Commands, support: Res<TensorSupport>) -> Result {
+    println!("running on the {}: {}", support.backend, support.reason);
+    let model = commands.spawn((TensorModel, Name::new("matcher"))).observe(show_scores).id();
+    let mut own = |name: &'static str, tensor| commands.spawn((Name::new(name), tensor, TensorOf(model))).id();
+    let images = own("images", Tensor::from_rows(&IMAGES)?);
+    let captions = own("captions", Tensor::from_rows(&CAPTIONS)?);
+    let scores = own("scores", Tensor::zeros([4, 3], DType::F32)?);
+    commands.entity(model).insert(Matcher { images, captions, scores });
+    Ok(())
+}
+
+/// Which caption fits which picture: cosine similarity, then a softmax over the captions.
+fn compare(matcher: Single<&Matcher>, mut ops: TensorCommands, mut done: Local<bool>) -> Result {
+    if core::mem::replace(&mut *done, true) {
+        return Ok(());
+    }
+    let images = ops.l2_normalize(matcher.images, Axis::LAST)?;
+    let captions = ops.l2_normalize(matcher.captions, Axis::LAST)?;
+    let cosine = ops.matmul_nt(images, captions)?; // A · Bᵀ
+    let scores = ops.softmax(cosine * 5.0, Axis::LAST)?;
+    ops.store(scores, matcher.scores)?; // into an owned tensor
+    ops.notify(matcher.scores)?; // TensorReady when the values are here
+    Ok(())
+}
+
+fn show_scores(
+    ready: On<TensorReady>,
+    diagnostics: Res<TensorDiagnostics>,
+    mut exit: MessageWriter<AppExit>,
+) -> Result {
+    let scores = ready.result.clone()?;
+    for (image, row) in scores.as_slice::<f32>()?.chunks(3).enumerate() {
+        println!("image {image}: {:.2} {:.2} {:.2}", row[0], row[1], row[2]);
+    }
+    let figures = diagnostics.figures();
+    println!("{} kernel launches, {} plan", figures.dispatches + figures.cpu_steps, figures.plans_built);
+    exit.write(AppExit::Success);
+    Ok(())
+}
