@@ -16,7 +16,11 @@ pub use error::{OpError, OperandInfo, ReadError, RunError, TensorError};
 pub use fault::TensorFault;
 pub use plan::{PlanReport, StepReport};
 pub use readback::{TensorReady, TensorReceiver};
-pub use record::{Axes, Axis, BinaryOp, TensorCommands, TensorExpression, TensorOperand, TensorValue, UnaryOp};
+pub use record::{
+    AttentionSettings, Axes, Axis, BinaryOp, ConvSettings, ConvTransposeSettings, DepthOrder, PadMode, Padding,
+    PoolSettings, ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo, RopeLayout, ScatterMode,
+    TensorCommands, TensorExpression, TensorOperand, TensorValue, UnaryOp,
+};
 pub use support::{AdapterFacts, Backend, BackendChoice, ModelBackend, TensorSupport};
 pub use tensor::{
     DType, Element, Layout, ModelTensors, NameError, Shape, ShareError, Strides, Tensor, TensorData, TensorModel,
