@@ -23,7 +23,11 @@ pub use fault::TensorFault;
 pub use plan::{PlanReport, StepReport};
 pub use plugin::{MemorySettings, PipelineSettings, TensorComputePlugin, TensorSystems};
 pub use readback::{TensorReady, TensorReceiver};
-pub use record::{Axes, Axis, BinaryOp, TensorCommands, TensorExpression, TensorOperand, TensorValue, UnaryOp};
+pub use record::{
+    AttentionSettings, Axes, Axis, BinaryOp, ConvSettings, ConvTransposeSettings, DepthOrder, PadMode, Padding,
+    PoolSettings, ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo, RopeLayout, ScatterMode,
+    TensorCommands, TensorExpression, TensorOperand, TensorValue, UnaryOp,
+};
 pub use support::{AdapterFacts, Backend, BackendChoice, ModelBackend, TensorSupport};
 pub use tensor::{
     DType, Element, Layout, ModelTensors, NameError, Shape, ShareError, Strides, Tensor, TensorData, TensorModel,

@@ -3,10 +3,24 @@
 //! One file per op family holds its methods on [`TensorCommands`] and its rules. Methods resolve operands, apply the rules, and append
 //! nodes; nothing runs until the frame's plan does.
 
+mod attention;
+mod conv;
+mod effects;
 mod elementwise;
+mod generate;
 mod graph;
+mod index;
+mod matmul;
+mod norm;
 mod operand;
+mod pad;
 mod part;
+mod pool;
+mod reduce;
+mod resize;
+mod shape;
+#[cfg(test)]
+mod tests;
 
 use core::panic::Location;
 
@@ -14,8 +28,15 @@ use bevy::ecs::system::{SystemBuffer, SystemMeta, SystemParam};
 use bevy::ecs::world::DeferredWorld;
 use bevy::prelude::*;
 
+pub use attention::{AttentionSettings, RopeLayout};
+pub use conv::{ConvSettings, ConvTransposeSettings, Padding};
 pub use graph::{BinaryOp, UnaryOp};
+pub use index::ScatterMode;
 pub use operand::{Axes, Axis, TensorExpression, TensorOperand, TensorValue};
+pub use pad::PadMode;
+pub use pool::PoolSettings;
+pub use resize::{ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo};
+pub use shape::DepthOrder;
 
 pub(crate) use graph::{Graph, InnerOp, Node, NodeId, NormKind, Op, PoolKind, ReduceKind, ScatterReduce, View, Window};
 pub(crate) use operand::Arg;
@@ -185,14 +206,19 @@ impl TensorCommands<'_, '_> {
     /// An operand as errors name it.
     fn info(&self, arg: Arg) -> OperandInfo {
         let name = match (arg.entity, arg.number) {
-            (Some(entity), _) => match self.tensors.get(entity) {
-                Ok((_, _, Some(name))) => format!("\"{name}\""),
-                _ => format!("tensor {entity}"),
-            },
+            (Some(entity), _) => self.entity_name(entity),
             (None, Some(number)) => format!("the number {number}"),
             (None, None) => format!("the value of {}", self.part_ref(arg).graph.node(arg.node).name),
         };
         OperandInfo { name, shape: self.shape_of_arg(arg), dtype: self.dtype_of_arg(arg) }
+    }
+
+    /// A tensor as errors name it.
+    fn entity_name(&self, entity: Entity) -> String {
+        match self.tensors.get(entity) {
+            Ok((_, _, Some(name))) => format!("\"{name}\""),
+            _ => format!("tensor {entity}"),
+        }
     }
 
     fn shape_error(&self, op: &'static str, args: &[Arg], reason: impl Into<String>) -> OpError {
@@ -239,6 +265,38 @@ impl TensorCommands<'_, '_> {
             Ok(arg)
         } else {
             Err(self.type_error(op, &[arg], "this op is for f32 and f16; cast first"))
+        }
+    }
+
+    /// An optional operand that must be of floats.
+    #[track_caller]
+    fn optional_float_arg(&mut self, op: &'static str, operand: Option<TensorOperand>) -> Result<Option<Arg>, OpError> {
+        match operand {
+            Some(operand) => self.float_arg(op, operand).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// An operand that holds positions: any integer type; a bare number becomes `i32`.
+    #[track_caller]
+    fn index_arg(&mut self, op: &'static str, operand: impl Into<TensorOperand>) -> Result<Arg, OpError> {
+        let arg = self.arg(op, operand)?;
+        let arg = self.number_as(arg, DType::I32);
+        if self.dtype_of_arg(arg).is_integer() {
+            Ok(arg)
+        } else {
+            Err(self.type_error(op, &[arg], "indices must be integers; cast first"))
+        }
+    }
+
+    /// The value of an op whose result may be larger than its operands: it must be addressable.
+    fn sized(&self, op: &'static str, backend: Backend, node: NodeId) -> Result<TensorValue, OpError> {
+        let value = self.value(backend, node);
+        let shape = self.part_ref(Arg { node, backend, entity: None, number: None }).shape(node);
+        // Positions are 32-bit on the device, signed where strides may be negative.
+        match shape.checked_elements() {
+            Some(n) if n <= i32::MAX as usize => Ok(value),
+            _ => Err(OpError::Argument { op, reason: format!("a result of shape {shape} is too large to address") }),
         }
     }
 

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::graph::{BinaryOp, Graph, Node, NodeId, Op, UnaryOp, View};
 use crate::readback::ReadRequest;
 use crate::support::Backend;
-use crate::tensor::{DType, Layout, Shape, Storage};
+use crate::tensor::{DType, Layout, Shape, Storage, pack, scalar_bits};
 
 /// What one system recorded in one run, split by the backend it is for.
 #[derive(Debug)]
@@ -224,6 +224,92 @@ impl Part {
         shape.dims_mut()[axis] = count;
         let dtype = self.dtype(x);
         self.push(Op::View(View::Slice { axis, start, step }), &[x], shape, dtype, &[])
+    }
+
+    /// An axis walked backwards.
+    pub(crate) fn flip(&mut self, x: NodeId, axis: usize) -> NodeId {
+        match self.shape(x)[axis] {
+            0 | 1 => x,
+            n => self.slice(x, axis, n - 1, n, -1),
+        }
+    }
+
+    /// The last two axes swapped; there must be two.
+    pub(crate) fn transpose(&mut self, x: NodeId) -> NodeId {
+        let rank = self.shape(x).rank();
+        let mut order: SmallVec<[usize; 6]> = (0..rank).collect();
+        order.swap(rank - 1, rank - 2);
+        self.permute(x, &order)
+    }
+
+    /// An axis moved to the end; [`Part::axis_from_end`] puts it back.
+    pub(crate) fn axis_to_end(&mut self, x: NodeId, axis: usize) -> NodeId {
+        let rank = self.shape(x).rank();
+        let order: SmallVec<[usize; 6]> = (0..rank).filter(|&i| i != axis).chain([axis]).collect();
+        self.permute(x, &order)
+    }
+
+    /// The last axis moved to `axis`.
+    pub(crate) fn axis_from_end(&mut self, x: NodeId, axis: usize) -> NodeId {
+        let rank = self.shape(x).rank();
+        let order: SmallVec<[usize; 6]> = (0..axis).chain([rank - 1]).chain(axis..rank - 1).collect();
+        self.permute(x, &order)
+    }
+
+    /// A number as a rank-0 value of `dtype`, converted as a cast would.
+    pub(crate) fn number(&mut self, value: f64, dtype: DType) -> NodeId {
+        self.scalar(dtype, scalar_bits(value, dtype))
+    }
+
+    /// One number everywhere.
+    pub(crate) fn full(&mut self, value: f64, shape: &Shape, dtype: DType) -> NodeId {
+        let number = self.number(value, dtype);
+        self.broadcast(number, shape)
+    }
+
+    /// Of a value and a number of its type.
+    pub(crate) fn binary_number(&mut self, op: BinaryOp, x: NodeId, number: f64) -> NodeId {
+        let number = self.number(number, self.dtype(x));
+        self.binary_broadcast(op, x, number)
+    }
+
+    /// Elements of an axis by a table of positions in range that is part of the structure.
+    pub(crate) fn gather_table(&mut self, x: NodeId, axis: usize, table: &[i32]) -> NodeId {
+        let index = self.constant(pack(table), Shape::from([table.len()]), DType::I32);
+        let (mut shape, dtype) = (self.shape(x).clone(), self.dtype(x));
+        shape.dims_mut()[axis] = table.len();
+        self.push(Op::Gather { axis }, &[x, index], shape, dtype, &[])
+    }
+
+    /// Weighted sums along an axis by tables of `[out, taps]`.
+    pub(crate) fn taps(&mut self, x: NodeId, axis: usize, out: usize, positions: &[i32], weights: &[f32]) -> NodeId {
+        let table = Shape::from([out, positions.len() / out.max(1)]);
+        let positions = self.constant(pack(positions), table.clone(), DType::I32);
+        let weights = self.constant(pack(weights), table, DType::F32);
+        let (mut shape, dtype) = (self.shape(x).clone(), self.dtype(x));
+        shape.dims_mut()[axis] = out;
+        self.push(Op::Taps { axis }, &[x, positions, weights], shape, dtype, &[])
+    }
+
+    /// Values of one type laid side by side along an axis; all other sizes are equal.
+    pub(crate) fn concat(&mut self, parts: &[NodeId], axis: usize) -> NodeId {
+        let [first, ..] = *parts else { return self.full(0.0, &Shape::from([0]), DType::F32) };
+        if parts.len() == 1 {
+            return first;
+        }
+        let (mut shape, dtype) = (self.shape(first).clone(), self.dtype(first));
+        shape.dims_mut()[axis] = parts.iter().map(|&part| self.shape(part)[axis]).sum();
+        let whole = Layout::contiguous(shape.clone());
+        let mut start = 0;
+        let places = parts
+            .iter()
+            .map(|&part| {
+                let count = self.shape(part)[axis];
+                start += count;
+                whole.slice(axis, start - count, count, 1)
+            })
+            .collect();
+        self.push(Op::Assemble { places, fill: false }, parts, shape, dtype, &[])
     }
 
     pub(crate) fn store(&mut self, value: NodeId, slot: u32, layout: Layout) -> NodeId {

@@ -1,0 +1,352 @@
+//! Convolutions over one, two or three spatial axes. The kernels know three; fewer are lifted by axes of size 1.
+
+use super::graph::{Op, Window};
+use super::{Arg, NodeId, Part, TensorCommands, TensorOperand, TensorValue};
+use crate::error::OpError;
+use crate::support::Backend;
+use crate::tensor::{DType, Shape};
+
+/// What lies around an input of `N` spatial axes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Padding<const N: usize> {
+    /// This many positions before and after each axis.
+    Explicit([[usize; 2]; N]),
+    /// As many as make the output ⌈input / stride⌉; an odd one comes after.
+    Same,
+    /// As many as make the output ⌈input / stride⌉; an odd one comes before.
+    SameLower,
+    /// None.
+    Valid,
+}
+
+impl<const N: usize> Default for Padding<N> {
+    fn default() -> Self {
+        Self::Explicit([[0; 2]; N])
+    }
+}
+
+/// How a convolution walks its input of `N` spatial axes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConvSettings<const N: usize> {
+    /// Steps between windows; 1 by default.
+    pub stride: [usize; N],
+    /// Zeros around the input; none by default.
+    pub padding: Padding<N>,
+    /// Steps between a window's elements; 1 by default.
+    pub dilation: [usize; N],
+    /// Groups of channels that do not see each other; 1 by default, as many as channels for a depthwise convolution.
+    pub groups: usize,
+}
+
+impl<const N: usize> Default for ConvSettings<N> {
+    fn default() -> Self {
+        Self { stride: [1; N], padding: Padding::default(), dilation: [1; N], groups: 1 }
+    }
+}
+
+/// How a transposed convolution walks its output of `N` spatial axes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConvTransposeSettings<const N: usize> {
+    /// Output steps per input step; 1 by default.
+    pub stride: [usize; N],
+    /// Positions cut off the output; none by default. `Same` makes the output input · stride.
+    pub padding: Padding<N>,
+    /// Steps between a window's elements; 1 by default.
+    pub dilation: [usize; N],
+    /// Groups of channels that do not see each other; 1 by default.
+    pub groups: usize,
+    /// Positions added to the end of each output axis; none by default.
+    pub output_padding: [usize; N],
+    /// The output's spatial sizes; the padding then follows from them.
+    pub output_shape: Option<[usize; N]>,
+}
+
+impl<const N: usize> Default for ConvTransposeSettings<N> {
+    fn default() -> Self {
+        Self {
+            stride: [1; N],
+            padding: Padding::default(),
+            dilation: [1; N],
+            groups: 1,
+            output_padding: [0; N],
+            output_shape: None,
+        }
+    }
+}
+
+/// One spatial axis: input size, window, step and spacing.
+#[derive(Clone, Copy)]
+pub(super) struct SpatialAxis {
+    pub input: usize,
+    pub size: usize,
+    pub stride: usize,
+    pub dilation: usize,
+}
+
+impl SpatialAxis {
+    /// Positions a window spans.
+    fn span(self) -> usize {
+        (self.size.max(1) - 1).saturating_mul(self.dilation).saturating_add(1)
+    }
+
+    /// Padding before and after, and the output size, of a sliding window; `None` where no window fits. With `ceil`, a last window may
+    /// stick out, but not start in the padding after the input.
+    pub(super) fn slide<const N: usize>(
+        self,
+        axis: usize,
+        padding: Padding<N>,
+        ceil: bool,
+    ) -> Option<(usize, usize, usize)> {
+        let Self { input, stride, .. } = self;
+        let (before, after) = match padding {
+            Padding::Explicit(pads) => (pads[axis][0], pads[axis][1]),
+            Padding::Valid => (0, 0),
+            Padding::Same | Padding::SameLower => {
+                let out = input.div_ceil(stride);
+                let total = (out.max(1) - 1).saturating_mul(stride).saturating_add(self.span()).saturating_sub(input);
+                let less = total / 2;
+                let pads = if padding == Padding::Same { (less, total - less) } else { (total - less, less) };
+                return Some((pads.0, pads.1, out));
+            }
+        };
+        let room = input.checked_add(before)?.checked_add(after)?.checked_sub(self.span())?;
+        let mut out = if ceil { room.div_ceil(stride) } else { room / stride } + 1;
+        if ceil && (out - 1) * stride >= input + before {
+            out -= 1;
+        }
+        Some((before, after, out))
+    }
+
+    /// Cut-off before and after, and the output size, of a transposed convolution; `None` where nothing is left.
+    fn spread<const N: usize>(self, axis: usize, settings: &ConvTransposeSettings<N>) -> Option<(usize, usize, usize)> {
+        let whole = self.stride.checked_mul(self.input.max(1) - 1)?.checked_add(self.span())?;
+        let whole = whole.checked_add(settings.output_padding[axis])?;
+        let same = matches!(settings.padding, Padding::Same | Padding::SameLower);
+        let wanted = settings.output_shape.map(|shape| shape[axis]).or(same.then_some(self.input * self.stride));
+        let (before, after) = match (wanted, settings.padding) {
+            (Some(wanted), padding) => {
+                let total = whole.saturating_sub(wanted);
+                let less = total / 2;
+                let (before, after) =
+                    if padding == Padding::Same { (less, total - less) } else { (total - less, less) };
+                return Some((before, after, wanted));
+            }
+            (None, Padding::Explicit(pads)) => (pads[axis][0], pads[axis][1]),
+            (None, _) => (0, 0),
+        };
+        Some((before, after, whole.checked_sub(before)?.checked_sub(after)?))
+    }
+}
+
+impl Part {
+    /// `[a, b, …N]` as `[a, b, d, h, w]`.
+    pub(super) fn lift(&mut self, x: NodeId) -> NodeId {
+        let shape = self.shape(x);
+        let lifted = lifted(shape);
+        self.reshape(x, &lifted)
+    }
+}
+
+/// The shape with axes of size 1 put in after the second, to five.
+pub(super) fn lifted(shape: &Shape) -> Shape {
+    let ones = 5usize.saturating_sub(shape.rank());
+    Shape::new(shape[..2].iter().copied().chain(core::iter::repeat_n(1, ones)).chain(shape[2..].iter().copied()))
+}
+
+/// A window over no axis.
+pub(super) const UNIT: Window =
+    Window { size: [1; 3], stride: [1; 3], dilation: [1; 3], before: [0; 3], after: [0; 3] };
+
+macro_rules! convolutions {
+    ($($(#[$doc:meta])* $name:ident $transposed:ident $n:literal;)*) => {
+        /// Convolutions of `x [n, c, …]` with `weight [out, c / groups, …]` and a bias `[out]`. Transposed ones take
+        /// `weight [c, out / groups, …]`.
+        impl TensorCommands<'_, '_> {
+            $(convolutions!(@one $(#[$doc])* $name $transposed $n);)*
+        }
+    };
+    (@one $(#[$doc:meta])* $name:ident slide $n:literal) => {
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(
+            &mut self,
+            x: impl Into<TensorOperand>,
+            weight: impl Into<TensorOperand>,
+            bias: Option<TensorOperand>,
+            settings: ConvSettings<$n>,
+        ) -> Result<TensorValue, OpError> {
+            self.conv_op(stringify!($name), x.into(), weight.into(), bias, settings)
+        }
+    };
+    (@one $(#[$doc:meta])* $name:ident spread $n:literal) => {
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(
+            &mut self,
+            x: impl Into<TensorOperand>,
+            weight: impl Into<TensorOperand>,
+            bias: Option<TensorOperand>,
+            settings: ConvTransposeSettings<$n>,
+        ) -> Result<TensorValue, OpError> {
+            self.conv_transpose_op(stringify!($name), x.into(), weight.into(), bias, settings)
+        }
+    };
+}
+
+convolutions! {
+    /// Over `[n, c, w]`.
+    conv1d slide 1;
+    /// Over `[n, c, h, w]`.
+    conv2d slide 2;
+    /// Over `[n, c, d, h, w]`.
+    conv3d slide 3;
+    /// Transposed, over `[n, c, w]`.
+    conv_transpose1d spread 1;
+    /// Transposed, over `[n, c, h, w]`.
+    conv_transpose2d spread 2;
+    /// Transposed, over `[n, c, d, h, w]`.
+    conv_transpose3d spread 3;
+}
+
+/// Looked-up operands of a convolution, checked but for their channels.
+struct ConvArgs {
+    x: Arg,
+    weight: Arg,
+    bias: Option<Arg>,
+    backend: Backend,
+    of_x: Shape,
+    of_weight: Shape,
+    dtype: DType,
+}
+
+impl TensorCommands<'_, '_> {
+    #[track_caller]
+    fn conv_args<const N: usize>(
+        &mut self,
+        op: &'static str,
+        x: TensorOperand,
+        weight: TensorOperand,
+        bias: Option<TensorOperand>,
+        steps: [[usize; N]; 2],
+        groups: usize,
+    ) -> Result<ConvArgs, OpError> {
+        let (x, weight) = (self.float_arg(op, x)?, self.float_arg(op, weight)?);
+        let bias = self.optional_float_arg(op, bias)?;
+        let mut args = [x, weight, bias.unwrap_or(x)];
+        let backend = self.same_backend(op, &mut args)?;
+        let [x, weight, other] = args;
+        let (of_x, of_weight) = (self.shape_of_arg(x), self.shape_of_arg(weight));
+        if of_x.rank() != N + 2 || of_weight.rank() != N + 2 {
+            return Err(self.shape_error(op, &[x, weight], format!("both must have {} axes", N + 2)));
+        }
+        if of_weight[2..].contains(&0) {
+            return Err(self.shape_error(op, &[weight], "the window is empty"));
+        }
+        if groups == 0 || steps.iter().flatten().any(|&step| step == 0) {
+            let reason = "groups, strides and dilations must be at least 1".to_owned();
+            return Err(OpError::Argument { op, reason });
+        }
+        let dtype = self.dtype_of_arg(x);
+        Ok(ConvArgs { x, weight, bias: bias.map(|_| other), backend, of_x, of_weight, dtype })
+    }
+
+    #[track_caller]
+    fn conv_op<const N: usize>(
+        &mut self,
+        op: &'static str,
+        x: TensorOperand,
+        weight: TensorOperand,
+        bias: Option<TensorOperand>,
+        settings: ConvSettings<N>,
+    ) -> Result<TensorValue, OpError> {
+        let ConvSettings { stride, padding, dilation, groups } = settings;
+        let args = self.conv_args(op, x, weight, bias, [stride, dilation], groups)?;
+        let (out, c) = (args.of_weight[0], args.of_x[1]);
+        if args.of_weight[1].checked_mul(groups) != Some(c) || !out.is_multiple_of(groups) {
+            let reason = format!("{c} channels in {groups} groups do not fit the weight");
+            return Err(self.shape_error(op, &[args.x, args.weight], reason));
+        }
+        let mut window = UNIT;
+        let mut shape = Shape::from([args.of_x[0], out]);
+        for axis in 0..N {
+            let (input, size) = (args.of_x[axis + 2], args.of_weight[axis + 2]);
+            let spatial = SpatialAxis { input, size, stride: stride[axis], dilation: dilation[axis] };
+            let Some((before, after, count)) = spatial.slide(axis, padding, false) else {
+                return Err(self.window_error(op, &[args.x, args.weight], axis + 2));
+            };
+            window.set(axis + 3 - N, spatial, before, after);
+            shape.dims_mut().push(count);
+        }
+        let bias = args.bias.is_some();
+        self.push_conv(op, args, Op::Conv { window, groups, bias }, out, shape)
+    }
+
+    #[track_caller]
+    fn conv_transpose_op<const N: usize>(
+        &mut self,
+        op: &'static str,
+        x: TensorOperand,
+        weight: TensorOperand,
+        bias: Option<TensorOperand>,
+        settings: ConvTransposeSettings<N>,
+    ) -> Result<TensorValue, OpError> {
+        let ConvTransposeSettings { stride, dilation, groups, .. } = settings;
+        let args = self.conv_args(op, x, weight, bias, [stride, dilation], groups)?;
+        let (out, c) = (args.of_weight[1].saturating_mul(groups), args.of_x[1]);
+        if args.of_weight[0] != c || !c.is_multiple_of(groups) {
+            let reason = format!("{c} channels in {groups} groups do not fit the weight");
+            return Err(self.shape_error(op, &[args.x, args.weight], reason));
+        }
+        let mut window = UNIT;
+        let mut shape = Shape::from([args.of_x[0], out]);
+        for axis in 0..N {
+            let (input, size) = (args.of_x[axis + 2], args.of_weight[axis + 2]);
+            let spatial = SpatialAxis { input, size, stride: stride[axis], dilation: dilation[axis] };
+            let Some((before, after, count)) = spatial.spread(axis, &settings) else {
+                return Err(self.window_error(op, &[args.x, args.weight], axis + 2));
+            };
+            window.set(axis + 3 - N, spatial, before, after);
+            shape.dims_mut().push(count);
+        }
+        let bias = args.bias.is_some();
+        self.push_conv(op, args, Op::ConvTranspose { window, groups, bias }, out, shape)
+    }
+
+    /// The last check and the node: the output's size is in its shape, which is all that output padding changes.
+    fn push_conv(
+        &mut self,
+        op: &'static str,
+        args: ConvArgs,
+        node: Op,
+        out: usize,
+        shape: Shape,
+    ) -> Result<TensorValue, OpError> {
+        let ConvArgs { x, weight, bias, backend, dtype, .. } = args;
+        if let Some(bias) = bias
+            && self.part_ref(bias).shape(bias.node)[..] != [out]
+        {
+            return Err(self.shape_error(op, &[weight, bias], format!("the bias must be [{out}]")));
+        }
+        let part = self.part(x);
+        let inputs = [part.lift(x.node), part.lift(weight.node), bias.map_or(x.node, |bias| bias.node)];
+        let inputs = &inputs[..2 + usize::from(bias.is_some())];
+        let node = part.push(node, inputs, lifted(&shape), dtype, &[]);
+        let node = part.reshape(node, &shape);
+        self.sized(op, backend, node)
+    }
+
+    /// The error of a window that no padding makes room for.
+    pub(super) fn window_error(&self, op: &'static str, args: &[Arg], axis: usize) -> OpError {
+        self.shape_error(op, args, format!("the window is larger than the padded axis {axis}"))
+    }
+}
+
+impl Window {
+    /// Sets one of the three axes.
+    pub(super) fn set(&mut self, axis: usize, spatial: SpatialAxis, before: usize, after: usize) {
+        self.size[axis] = spatial.size;
+        self.stride[axis] = spatial.stride;
+        self.dilation[axis] = spatial.dilation;
+        (self.before[axis], self.after[axis]) = (before, after);
+    }
+}

@@ -1,0 +1,292 @@
+//! Resampling of axes, by ONNX's definitions. Tables of positions and weights are made here and are part of the structure.
+
+use super::{Arg, Axis, TensorCommands, TensorOperand, TensorValue};
+use crate::error::OpError;
+
+/// The new sizes of the axes that are resized.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ResizeTo<'a> {
+    /// Sizes, one per axis.
+    Sizes(&'a [usize]),
+    /// Factors, one per axis; the size is ⌊old · factor⌋, but positions follow the factor.
+    Scales(&'a [f32]),
+}
+
+/// How an output element is made of input elements.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub enum ResizeMode {
+    /// One of them.
+    Nearest(ResizeRounding),
+    /// The two around it, weighted by distance.
+    #[default]
+    Linear,
+    /// The four around it, by the cubic with coefficient `a` (−0.75 in ONNX and PyTorch, −0.5 in Pillow).
+    Cubic {
+        /// The coefficient.
+        a: f32,
+    },
+}
+
+/// Which of two neighbours is nearest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ResizeRounding {
+    /// The nearer; halves go down.
+    #[default]
+    HalfDown,
+    /// The nearer; halves go up.
+    HalfUp,
+    /// The lower.
+    Floor,
+    /// The upper.
+    Ceil,
+}
+
+/// Where in the input an output position lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ResizeCoordinates {
+    /// `(x + 0.5) / scale − 0.5`.
+    #[default]
+    HalfPixel,
+    /// As `HalfPixel`, but a single output position is the first input position.
+    PytorchHalfPixel,
+    /// The ends of input and output coincide.
+    AlignCorners,
+    /// `x / scale`.
+    Asymmetric,
+    /// As `HalfPixel`, centred where the factor did not give a whole size.
+    HalfPixelSymmetric,
+}
+
+/// How to resize.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct ResizeSettings {
+    /// How elements are combined; linear by default.
+    pub mode: ResizeMode,
+    /// Where positions lie; half-pixel by default.
+    pub coordinates: ResizeCoordinates,
+    /// Whether shrinking widens the filter so that no element is skipped.
+    pub antialias: bool,
+    /// Whether positions outside the input have no weight; otherwise the edge counts for them.
+    pub exclude_outside: bool,
+}
+
+/// One axis to be resized.
+#[derive(Clone, Copy)]
+struct Resampling {
+    input: usize,
+    out: usize,
+    scale: f64,
+    /// The output size before it was made whole.
+    width: f64,
+}
+
+impl Resampling {
+    /// The input position of output position `x`.
+    fn origin(self, x: usize, coordinates: ResizeCoordinates) -> f64 {
+        let Self { input, out, scale, width } = self;
+        let (x, input) = (x as f64, input as f64);
+        let half_pixel = (x + 0.5) / scale - 0.5;
+        match coordinates {
+            ResizeCoordinates::AlignCorners if width == 1.0 => 0.0,
+            ResizeCoordinates::AlignCorners => x * (input - 1.0) / (width - 1.0),
+            ResizeCoordinates::Asymmetric => x / scale,
+            ResizeCoordinates::PytorchHalfPixel if width == 1.0 => -0.5,
+            ResizeCoordinates::PytorchHalfPixel | ResizeCoordinates::HalfPixel => half_pixel,
+            ResizeCoordinates::HalfPixelSymmetric => input / 2.0 * (1.0 - out as f64 / width) + half_pixel,
+        }
+    }
+
+    /// The element left of an input position and the distance from it, in (0, 1]: a whole position counts from the one before.
+    fn base(origin: f64) -> (isize, f64) {
+        let base = origin.ceil() - 1.0;
+        (base as isize, origin - base)
+    }
+
+    /// The single element each output position takes.
+    fn nearest(self, rounding: ResizeRounding, coordinates: ResizeCoordinates) -> Vec<i32> {
+        (0..self.out)
+            .map(|x| {
+                let (base, ratio) = Self::base(self.origin(x, coordinates));
+                let up = ratio == 1.0
+                    || match rounding {
+                        ResizeRounding::HalfDown => ratio > 0.5,
+                        ResizeRounding::HalfUp => ratio >= 0.5,
+                        ResizeRounding::Floor => false,
+                        ResizeRounding::Ceil => true,
+                    };
+                (base + isize::from(up)).clamp(0, self.input as isize - 1) as i32
+            })
+            .collect()
+    }
+
+    /// Tap tables `[out, taps]` of a filter that reaches `reach` elements to each side.
+    fn taps(self, reach: f64, filter: impl Fn(f64) -> f64, settings: &ResizeSettings) -> (Vec<i32>, Vec<f32>) {
+        // A wider filter for a smaller output, so that every input element has a say.
+        let stretch = if settings.antialias { self.scale.min(1.0) } else { 1.0 };
+        let first = (-reach / stretch).floor() as isize + 1;
+        let taps = (2 - 2 * first) as usize;
+        let (mut positions, mut weights) = (Vec::with_capacity(self.out * taps), Vec::with_capacity(self.out * taps));
+        let mut row = vec![0.0; taps];
+        for x in 0..self.out {
+            let (base, ratio) = Self::base(self.origin(x, settings.coordinates));
+            for (tap, weight) in row.iter_mut().enumerate() {
+                let offset = first + tap as isize;
+                let inside = (0..self.input as isize).contains(&(base + offset));
+                *weight =
+                    if settings.exclude_outside && !inside { 0.0 } else { filter((offset as f64 - ratio) * stretch) };
+                positions.push((base + offset).clamp(0, self.input as isize - 1) as i32);
+            }
+            let sum: f64 = row.iter().sum();
+            weights.extend(row.iter().map(|&weight| (weight / sum) as f32));
+        }
+        (positions, weights)
+    }
+}
+
+/// The cubic convolution kernel.
+fn cubic(x: f64, a: f64) -> f64 {
+    let x = x.abs();
+    if x <= 1.0 {
+        ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
+    } else if x < 2.0 {
+        ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a
+    } else {
+        0.0
+    }
+}
+
+/// Resizing.
+impl TensorCommands<'_, '_> {
+    /// Resamples axes one after the other. Nearest works on any type, the rest on floats.
+    #[track_caller]
+    pub fn resize(
+        &mut self,
+        x: impl Into<TensorOperand>,
+        axes: &[isize],
+        to: ResizeTo,
+        settings: ResizeSettings,
+    ) -> Result<TensorValue, OpError> {
+        const OP: &str = "resize";
+        let x = self.arg(OP, x)?;
+        self.resize_arg(OP, x, axes, to, settings)
+    }
+
+    /// `[n, c, h, w]` to `[n, c, …size]`, linear with half-pixel positions.
+    #[track_caller]
+    pub fn resize2d_bilinear(&mut self, x: impl Into<TensorOperand>, size: [usize; 2]) -> Result<TensorValue, OpError> {
+        const OP: &str = "resize2d_bilinear";
+        let x = self.arg(OP, x)?;
+        self.resize_arg(OP, x, &[2, 3], ResizeTo::Sizes(&size), ResizeSettings::default())
+    }
+
+    /// `[n, c, h, w]` to `[n, c, …size]`, each the element at `⌊x / scale⌋`.
+    #[track_caller]
+    pub fn resize2d_nearest(&mut self, x: impl Into<TensorOperand>, size: [usize; 2]) -> Result<TensorValue, OpError> {
+        const OP: &str = "resize2d_nearest";
+        let x = self.arg(OP, x)?;
+        let settings = ResizeSettings {
+            mode: ResizeMode::Nearest(ResizeRounding::Floor),
+            coordinates: ResizeCoordinates::Asymmetric,
+            ..ResizeSettings::default()
+        };
+        self.resize_arg(OP, x, &[2, 3], ResizeTo::Sizes(&size), settings)
+    }
+
+    fn resize_arg(
+        &mut self,
+        op: &'static str,
+        x: Arg,
+        axes: &[isize],
+        to: ResizeTo,
+        settings: ResizeSettings,
+    ) -> Result<TensorValue, OpError> {
+        let count = match to {
+            ResizeTo::Sizes(sizes) => sizes.len(),
+            ResizeTo::Scales(scales) => scales.len(),
+        };
+        if count != axes.len() {
+            let reason = format!("{count} sizes were given for {} axes", axes.len());
+            return Err(OpError::Argument { op, reason });
+        }
+        if !matches!(settings.mode, ResizeMode::Nearest(_)) && !self.dtype_of_arg(x).is_float() {
+            return Err(self.type_error(op, &[x], "only nearest resizes other types than f32 and f16; cast first"));
+        }
+        // Checks for axes named twice; the order is the caller's.
+        self.axes(op, x, axes.into())?;
+        let shape = self.shape_of_arg(x);
+        let mut node = x.node;
+        for (i, &axis) in axes.iter().enumerate() {
+            let axis = self.axis(op, x, Axis(axis))?;
+            let input = shape[axis];
+            let resampling = match to {
+                ResizeTo::Sizes(sizes) => {
+                    let out = sizes[i];
+                    Resampling { input, out, scale: out as f64 / input as f64, width: out as f64 }
+                }
+                ResizeTo::Scales(scales) => {
+                    let scale = scales[i];
+                    if !(scale > 0.0 && scale.is_finite()) {
+                        return Err(OpError::Argument { op, reason: format!("{scale} is not a scale") });
+                    }
+                    let out = (input as f32 * scale).floor() as usize;
+                    let scale = f64::from(scale);
+                    Resampling { input, out, scale, width: input as f64 * scale }
+                }
+            };
+            if input == 0 && resampling.out > 0 {
+                return Err(self.shape_error(op, &[x], format!("axis {axis} is empty")));
+            }
+            if resampling.out > i32::MAX as usize {
+                let reason = format!("axis {axis} cannot have {} elements", resampling.out);
+                return Err(OpError::Argument { op, reason });
+            }
+            if resampling.out == input && resampling.scale == 1.0 {
+                continue;
+            }
+            let part = self.part(x);
+            let (positions, weights) = match settings.mode {
+                ResizeMode::Nearest(rounding) => {
+                    let table = resampling.nearest(rounding, settings.coordinates);
+                    node = part.gather_table(node, axis, &table);
+                    continue;
+                }
+                ResizeMode::Linear => resampling.taps(1.0, |x| (1.0 - x.abs()).max(0.0), &settings),
+                ResizeMode::Cubic { a } => resampling.taps(2.0, |x| cubic(x, f64::from(a)), &settings),
+            };
+            node = part.taps(node, axis, resampling.out, &positions, &weights);
+        }
+        self.sized(op, x.backend, node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sized(input: usize, out: usize) -> Resampling {
+        Resampling { input, out, scale: out as f64 / input as f64, width: out as f64 }
+    }
+
+    #[test]
+    fn linear_doubling_uses_quarters() {
+        let (positions, weights) = sized(2, 4).taps(1.0, |x| (1.0 - x.abs()).max(0.0), &ResizeSettings::default());
+        assert_eq!(positions, [0, 0, 0, 1, 0, 1, 1, 1]);
+        assert_eq!(weights, [0.25, 0.75, 0.75, 0.25, 0.25, 0.75, 0.75, 0.25]);
+    }
+
+    #[test]
+    fn antialias_widens_the_filter() {
+        let settings = ResizeSettings { antialias: true, ..ResizeSettings::default() };
+        let (_, weights) = sized(8, 4).taps(1.0, |x| (1.0 - x.abs()).max(0.0), &settings);
+        assert_eq!(weights.len() / 4, 4);
+        assert!(weights.chunks(4).all(|row| (row.iter().sum::<f32>() - 1.0).abs() < 1e-6));
+    }
+
+    #[test]
+    fn nearest_rounds_as_asked() {
+        let floor = sized(2, 4).nearest(ResizeRounding::Floor, ResizeCoordinates::Asymmetric);
+        assert_eq!(floor, [0, 0, 1, 1]);
+        let ceil = sized(2, 4).nearest(ResizeRounding::Ceil, ResizeCoordinates::Asymmetric);
+        assert_eq!(ceil, [0, 1, 1, 1]);
+    }
+}
