@@ -1,0 +1,154 @@
+//! A headless app per backend, and how close is close enough.
+
+use std::time::{Duration, Instant};
+
+use bevy::ecs::system::RunSystemOnce;
+use bevy::prelude::*;
+use bevy::render::RenderPlugin;
+use bevy::render::pipelined_rendering::PipelinedRenderingPlugin;
+use bevy::window::ExitCondition;
+use bevy::winit::WinitPlugin;
+use bevy_tensor_compute::prelude::*;
+use bevy_tensor_compute::{OpError, PipelineSettings, ReadError, TensorFigures};
+
+/// Both backends.
+pub const BACKENDS: [Backend; 2] = [Backend::Gpu, Backend::Cpu];
+
+/// An app that is stepped by hand.
+pub struct Rig {
+    pub app: App,
+    pub backend: Backend,
+}
+
+/// Faults seen so far.
+#[derive(Resource, Default)]
+pub struct Faults(pub Vec<TensorFault>);
+
+impl Rig {
+    /// An app whose tensors live on `backend`.
+    pub fn new(backend: Backend) -> Self {
+        let pipelines = PipelineSettings { synchronous: true, ..default() };
+        Self::with(backend, TensorComputePlugin { pipelines, ..default() })
+    }
+
+    /// An app with plugin settings of its own; the backend is set here.
+    pub fn with(backend: Backend, plugin: TensorComputePlugin) -> Self {
+        let mut app = App::new();
+        let choice = match backend {
+            Backend::Gpu => BackendChoice::Gpu,
+            Backend::Cpu => BackendChoice::Cpu,
+        };
+        let plugin = TensorComputePlugin { backend: choice, ..plugin };
+        match backend {
+            Backend::Cpu => app.add_plugins((MinimalPlugins, plugin)),
+            Backend::Gpu => {
+                assert!(
+                    bevy_tensor_compute::has_adapter(),
+                    "no Vulkan adapter: install one (apt-get install mesa-vulkan-drivers) or run scripts/test"
+                );
+                app.add_plugins((headless_renderer(), plugin))
+            }
+        };
+        app.init_resource::<Faults>();
+        app.add_observer(|fault: On<TensorFault>, mut faults: ResMut<Faults>| faults.0.push(fault.clone()));
+        app.finish();
+        app.cleanup();
+        app.update();
+        let support = app.world().resource::<TensorSupport>();
+        assert_eq!(support.backend, backend, "{}", support.reason);
+        Self { app, backend }
+    }
+
+    /// Spawns a tensor that belongs to no model.
+    pub fn spawn(&mut self, tensor: Tensor) -> Entity {
+        self.app.world_mut().spawn(tensor).id()
+    }
+
+    /// Records in a system of its own; the work runs with the next update.
+    pub fn record<T: 'static>(
+        &mut self,
+        record: impl FnOnce(&mut TensorCommands) -> Result<T, OpError> + Send + Sync + 'static,
+    ) -> Result<T, OpError> {
+        let mut record = Some(record);
+        self.app
+            .world_mut()
+            .run_system_once(move |mut ops: TensorCommands| record.take().map(|record| record(&mut ops)))
+            .expect("the plugin is there")
+            .expect("runs once")
+    }
+
+    /// Records a value and steps the app until its content is here.
+    pub fn compute(
+        &mut self,
+        record: impl FnOnce(&mut TensorCommands) -> Result<TensorValue, OpError> + Send + Sync + 'static,
+    ) -> Result<TensorData, OpError> {
+        let receiver = self.record(move |ops| {
+            let value = record(ops)?;
+            ops.read(value)
+        })?;
+        Ok(self.wait(&receiver).expect("values arrive"))
+    }
+
+    /// The content of a tensor.
+    pub fn read(&mut self, tensor: Entity) -> TensorData {
+        let receiver = self.record(move |ops| ops.read(tensor)).expect("a tensor");
+        self.wait(&receiver).expect("values arrive")
+    }
+
+    /// Steps the app until a receiver has its answer.
+    pub fn wait(&mut self, receiver: &TensorReceiver) -> Result<TensorData, ReadError> {
+        let mut answer = None;
+        self.step_until(|_| {
+            answer = answer.take().or_else(|| receiver.try_recv());
+            answer.is_some()
+        });
+        answer.expect("step_until ends when it is here")
+    }
+
+    /// Steps the app until `done`, or fails after a minute.
+    pub fn step_until(&mut self, mut done: impl FnMut(&mut App) -> bool) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !done(&mut self.app) {
+            assert!(Instant::now() < end, "nothing happened for a minute; faults: {:?}", self.faults());
+            self.app.update();
+        }
+    }
+
+    pub fn figures(&self) -> TensorFigures {
+        self.app.world().resource::<TensorDiagnostics>().figures()
+    }
+
+    pub fn faults(&self) -> Vec<TensorFault> {
+        self.app.world().resource::<Faults>().0.clone()
+    }
+}
+
+/// Bevy's plugins without a window, and with the render world on this thread so that one update is one frame.
+fn headless_renderer() -> bevy::app::PluginGroupBuilder {
+    DefaultPlugins
+        .build()
+        .set(WindowPlugin { primary_window: None, exit_condition: ExitCondition::DontExit, ..default() })
+        .set(RenderPlugin { synchronous_pipeline_compilation: true, ..default() })
+        .disable::<WinitPlugin>()
+        .disable::<PipelinedRenderingPlugin>()
+        .disable::<bevy::log::LogPlugin>()
+}
+
+/// Fails unless `actual` is within `absolute + relative · |expected|` of `expected` everywhere; NaN and infinities must match.
+#[track_caller]
+pub fn assert_close(actual: &[f32], expected: &[f32], absolute: f32, relative: f32, what: &str) {
+    assert_eq!(actual.len(), expected.len(), "{what}: lengths differ");
+    for (i, (&a, &e)) in actual.iter().zip(expected).enumerate() {
+        let same = (a.is_nan() && e.is_nan()) || a == e;
+        assert!(same || (a - e).abs() <= absolute + relative * e.abs(), "{what}: element {i} is {a}, expected {e}");
+    }
+}
+
+/// The bound for two ways of computing the same thing, by element type.
+pub fn tolerance(dtype: DType) -> (f32, f32) {
+    match dtype {
+        DType::F32 => (1e-5, 1e-4),
+        DType::F16 => (2.5e-3, 2.5e-3),
+        _ => (0.0, 0.0),
+    }
+}
