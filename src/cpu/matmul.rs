@@ -292,7 +292,9 @@ mod tests {
     #[test]
     fn products_match_the_definition_at_awkward_sizes() {
         for inner in [InnerOp::Product, InnerOp::SquaredDifference] {
-            for (m, n, k) in [(1, 1, 1), (7, 65, 63), (65, 7, 1), (1, 300, 129), (63, 64, 65), (2, 3, 0), (150, 140, 66)] {
+            for (m, n, k) in
+                [(1, 1, 1), (7, 65, 63), (65, 7, 1), (1, 300, 129), (63, 64, 65), (2, 3, 0), (150, 140, 66)]
+            {
                 for batch in [1, 3] {
                     let kernel =
                         MatMulKernel { inner, class: Class::Float, batch: SmallVec::from_slice(&[batch]), m, n, k };

@@ -157,7 +157,8 @@ impl Memory<'_> {
         let copies: SmallVec<[Copied; 4]> =
             step.inputs.iter().map(|input| self.copy_shared(step, input, &guards, &written)).collect();
         let (gaps, mut pieces) = split_scratch(self.scratch, &written);
-        let (mut reads, mut writes) = (SmallVec::<[(u32, &[u32]); 4]>::new(), SmallVec::<[(u32, &mut [u32]); 2]>::new());
+        let (mut reads, mut writes) =
+            (SmallVec::<[(u32, &[u32]); 4]>::new(), SmallVec::<[(u32, &mut [u32]); 2]>::new());
         for (s, guard) in &mut guards {
             match guard {
                 Guard::Read(words) => reads.push((*s, &words[..])),
@@ -189,11 +190,11 @@ impl Memory<'_> {
             .zip(&copies)
             .map(|(input, copied)| {
                 let mut layout = input.layout.clone();
+                if let Some((words, start)) = copied {
+                    layout.offset -= start;
+                    return Input { elements: Elements::new(words, input.dtype), layout };
+                }
                 let words = match input.source {
-                    _ if let Some((words, start)) = copied => {
-                        layout.offset -= start;
-                        words
-                    }
                     Source::Slot(s) => reads.iter().find(|r| r.0 == s).map_or(&[][..], |r| r.1),
                     Source::Scratch(r) => {
                         let Region { offset, words } = self.regions[r as usize];
