@@ -37,7 +37,7 @@ struct Worker {
 impl CpuExecutor {
     pub(crate) fn new(fuse: bool, diagnostics: TensorDiagnostics, faults: Sender<TensorFault>) -> Self {
         let (sender, receiver) = async_channel::unbounded::<Vec<Part>>();
-        let pool = Arc::new(CpuPool::new());
+        let pool = Arc::new(CpuPool::default());
         let mut worker = Worker {
             plans: PlanCache::new(PlanLimits { fuse, ..LIMITS }),
             scratch: Vec::new(),

@@ -1,0 +1,53 @@
+//! Running sums along the middle of `[outer, n, inner]`.
+
+use bytemuck::cast_slice_mut;
+
+use super::CpuPool;
+use super::memory::Input;
+use super::number::{Number, with_class};
+use crate::kernel::CumSumKernel;
+
+/// The twin. Input: x.
+pub(super) fn cumsum(kernel: &CumSumKernel, inputs: &[Input], out: &mut [u32], pool: &CpuPool) {
+    let [x] = inputs else { return };
+    let (inner, plane) = (kernel.inner, kernel.n * kernel.inner);
+    with_class!(kernel.class, T => {
+        let x = x.contiguous::<T>(pool);
+        pool.each_unit(cast_slice_mut::<_, T>(out), plane, plane, |first, out| {
+            for (out, x) in out.chunks_mut(plane).zip(x[first * plane..].chunks(plane)) {
+                let mut sums = vec![T::ZERO; inner];
+                for (out, x) in out.chunks_mut(inner).zip(x.chunks(inner)) {
+                    for ((o, &v), sum) in out.iter_mut().zip(x).zip(&mut sums) {
+                        let next = sum.add(v);
+                        *o = if kernel.exclusive { *sum } else { next };
+                        *sum = next;
+                    }
+                }
+            }
+        });
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::memory::Elements;
+    use crate::tensor::{Class, Layout};
+
+    #[test]
+    fn running_sums_match_the_definition() {
+        for (outer, n, inner, exclusive) in [(1, 1, 1, false), (3, 63, 1, true), (2, 7, 65, false), (65, 65, 7, true)] {
+            let x: Vec<i8> = (0..outer * n * inner).map(|i| (i * 31 % 251) as u8 as i8).collect();
+            let mut out = vec![0; x.len()];
+            let input = Input { elements: Elements::I8(&x), layout: Layout::contiguous([x.len()]) };
+            let kernel = CumSumKernel { class: Class::Int, exclusive, outer, n, inner };
+            cumsum(&kernel, &[input], &mut out, &CpuPool::new(2));
+            for at in 0..x.len() {
+                let (o, j, i) = (at / (n * inner), at / inner % n, at % inner);
+                let end = if exclusive { j } else { j + 1 };
+                let expected: i32 = (0..end).map(|j| i32::from(x[(o * n + j) * inner + i])).sum();
+                assert_eq!(out[at] as i32, expected, "{kernel:?} at {at}");
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Gathers. A negative index counts from the end; one out of range is clamped, and counted once per index.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use super::CpuPool;
+use super::memory::Input;
+use crate::kernel::{GatherElementsKernel, GatherKernel, GatherNdKernel};
+
+/// The place that an index means on an axis of `n`, and whether it had to be clamped. On an empty axis there is no place; 0 stands for it.
+pub(super) fn resolve(index: i64, n: usize) -> (usize, bool) {
+    let size = n as i64;
+    let place = if index < 0 { index + size } else { index };
+    let clamped = place.clamp(0, (size - 1).max(0));
+    (clamped as usize, clamped != place || n == 0)
+}
+
+/// Element `at` of contiguous integer indices.
+pub(super) fn index(input: &Input, at: usize) -> i64 {
+    input.elements.get_index(input.layout.offset + at)
+}
+
+/// The twin. Inputs: data, indices. Elements are copied as bits, so the class does not matter.
+pub(super) fn gather(kernel: &GatherKernel, inputs: &[Input], out: &mut [u32], pool: &CpuPool) -> u32 {
+    let [data, indices] = inputs else { return 0 };
+    let (n, inner) = (kernel.n, kernel.inner);
+    let faults = AtomicU32::new(0);
+    pool.each_unit(out, inner, inner, |first, out| {
+        for (i, out) in out.chunks_mut(inner).enumerate() {
+            let (outer, j) = ((first + i) / kernel.indices, (first + i) % kernel.indices);
+            let (place, clamped) = resolve(index(indices, j), n);
+            if clamped && outer == 0 {
+                faults.fetch_add(1, Ordering::Relaxed);
+            }
+            data.range(((outer * n) + place) * inner, out);
+        }
+    });
+    faults.into_inner()
+}
+
+/// Walks the positions of `indices` in row-major order with the position in `data` of each, its axis left at 0, and the axis's stride there.
+pub(super) fn each_position(data: &[usize], indices: &[usize], axis: usize, mut work: impl FnMut(usize, usize, usize)) {
+    let mut strides = vec![1; data.len()];
+    for i in (1..data.len()).rev() {
+        strides[i - 1] = strides[i] * data[i];
+    }
+    let axis_stride = strides[axis];
+    strides[axis] = 0;
+    let mut index = vec![0; indices.len()];
+    let mut base = 0;
+    for position in 0..indices.iter().product() {
+        work(position, base, axis_stride);
+        for i in (0..indices.len()).rev() {
+            index[i] += 1;
+            base += strides[i];
+            if index[i] < indices[i] {
+                break;
+            }
+            base -= strides[i] * indices[i];
+            index[i] = 0;
+        }
+    }
+}
+
+/// The twin. Inputs: data, indices.
+pub(super) fn gather_elements(kernel: &GatherElementsKernel, inputs: &[Input], out: &mut [u32]) -> u32 {
+    let [data, indices] = inputs else { return 0 };
+    let mut faults = 0;
+    let n = kernel.data[kernel.axis];
+    each_position(&kernel.data, &kernel.indices, kernel.axis, |position, base, stride| {
+        let (place, clamped) = resolve(index(indices, position), n);
+        faults += u32::from(clamped);
+        out[position] = if n == 0 { 0 } else { data.elements.get(data.layout.offset + base + place * stride) };
+    });
+    faults
+}
+
+/// The place, in whole `inner` blocks, that a tuple of `dims.len()` indices from number `first` on means, and how many were out of range.
+pub(super) fn resolve_tuple(indices: &Input, first: usize, dims: &[usize]) -> (usize, u32) {
+    dims.iter().enumerate().fold((0, 0), |(place, faults), (i, &n)| {
+        let (at, clamped) = resolve(index(indices, first + i), n);
+        (place * n + at, faults + u32::from(clamped))
+    })
+}
+
+/// The twin. Inputs: data, indices.
+pub(super) fn gather_nd(kernel: &GatherNdKernel, inputs: &[Input], out: &mut [u32]) -> u32 {
+    let [data, indices] = inputs else { return 0 };
+    let blocks: usize = kernel.dims.iter().product();
+    let mut faults = 0;
+    if kernel.inner == 0 {
+        return 0;
+    }
+    for (i, out) in out.chunks_mut(kernel.inner).enumerate() {
+        let (place, clamped) = resolve_tuple(indices, i * kernel.dims.rank(), &kernel.dims);
+        faults += clamped;
+        if blocks == 0 {
+            out.fill(0);
+        } else {
+            data.range((i / kernel.tuples * blocks + place) * kernel.inner, out);
+        }
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::memory::Elements;
+    use crate::tensor::{Class, Layout, Shape};
+
+    fn input(elements: Elements<'_>, shape: impl Into<Shape>) -> Input<'_> {
+        Input { elements, layout: Layout::contiguous(shape) }
+    }
+
+    #[test]
+    fn gather_takes_rows_from_either_end_and_counts_misses_once() {
+        let data: Vec<u8> = (0..2 * 7 * 3).collect();
+        let at = [0, -1, 6, 7, -8, 3];
+        let inputs = [input(Elements::U8(&data), [2, 7, 3]), input(Elements::I32(&at), [6])];
+        let kernel = GatherKernel { class: Class::Uint, outer: 2, n: 7, inner: 3, indices: 6 };
+        let mut out = vec![0; 36];
+        assert_eq!(gather(&kernel, &inputs, &mut out, &CpuPool::new(2)), 2);
+        let rows = [0, 6, 6, 6, 0, 3];
+        let expected: Vec<u32> =
+            (0..2).flat_map(|o| rows.iter().flat_map(move |r| (0..3).map(move |i| (o * 7 + r) * 3 + i))).collect();
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn gather_elements_replaces_one_axis() {
+        let data: Vec<i32> = (0..3 * 5).collect();
+        let at = [4i8, -5, 9, 0];
+        let inputs = [input(Elements::I32(&data), [3, 5]), input(Elements::I8(&at), [2, 2])];
+        let (data, indices) = ([3, 5].into(), [2, 2].into());
+        let mut out = vec![0; 4];
+        let kernel = GatherElementsKernel { class: Class::Int, axis: 1, data, indices };
+        assert_eq!(gather_elements(&kernel, &inputs, &mut out), 1);
+        assert_eq!(out, [4, 0, 9, 5]);
+        let kernel = GatherElementsKernel { axis: 0, ..kernel };
+        assert_eq!(gather_elements(&kernel, &inputs, &mut out), 3);
+        assert_eq!(out, [10, 1, 10, 1]);
+    }
+
+    #[test]
+    fn gather_nd_reads_tuples_within_batches() {
+        let data: Vec<f32> = (0..2 * 3 * 4 * 2).map(|v| v as f32).collect();
+        let at = [0, 0, 2, -1, 1, 4, -3, 3];
+        let inputs = [input(Elements::F32(&data), [2, 3, 4, 2]), input(Elements::I32(&at), [2, 2, 2])];
+        let kernel = GatherNdKernel { class: Class::Float, batch: 2, tuples: 2, dims: [3, 4].into(), inner: 2 };
+        let mut out = vec![0; 8];
+        assert_eq!(gather_nd(&kernel, &inputs, &mut out), 1);
+        let out: Vec<f32> = out.into_iter().map(f32::from_bits).collect();
+        assert_eq!(out, [0.0, 1.0, 22.0, 23.0, 38.0, 39.0, 30.0, 31.0]);
+    }
+}

@@ -1,0 +1,237 @@
+//! Elements in words: how twins read their operands and where they write.
+
+use std::borrow::Cow;
+
+use bytemuck::{cast_slice, cast_slice_mut};
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use super::CpuPool;
+use super::number::Number;
+use super::walk::Cursor;
+use crate::tensor::{DType, Layout};
+
+/// A memory seen as elements. `U8` is also truth values.
+#[derive(Clone, Copy)]
+pub(super) enum Elements<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+    I32(&'a [i32]),
+    U32(&'a [u32]),
+    I8(&'a [i8]),
+    U8(&'a [u8]),
+}
+
+/// Fills `out` with elements from `at`, `stride` apart.
+#[inline(always)]
+fn copy_run<S: Copy>(source: &[S], at: isize, stride: isize, out: &mut [u32], widen: impl Fn(S) -> u32) {
+    match stride {
+        1 => {
+            let source = &source[at as usize..at as usize + out.len()];
+            for (o, &s) in out.iter_mut().zip(source) {
+                *o = widen(s);
+            }
+        }
+        0 => out.fill(widen(source[at as usize])),
+        _ => {
+            let mut at = at;
+            for o in out {
+                *o = widen(source[at as usize]);
+                at += stride;
+            }
+        }
+    }
+}
+
+impl<'a> Elements<'a> {
+    pub(super) fn new(words: &'a [u32], dtype: DType) -> Self {
+        match dtype {
+            DType::F32 => Self::F32(cast_slice(words)),
+            DType::F16 => Self::F16(cast_slice(words)),
+            DType::I32 => Self::I32(cast_slice(words)),
+            DType::U32 => Self::U32(words),
+            DType::I8 => Self::I8(cast_slice(words)),
+            DType::U8 | DType::Bool => Self::U8(cast_slice(words)),
+        }
+    }
+
+    /// Elements from position `at`, `stride` apart, as bits of the 32-bit type of their class.
+    pub(super) fn load(self, at: isize, stride: isize, out: &mut [u32]) {
+        if out.is_empty() {
+            return;
+        }
+        match self {
+            Self::F16(s) if stride == 1 => {
+                s[at as usize..at as usize + out.len()].convert_to_f32_slice(cast_slice_mut(out));
+            }
+            Self::F32(s) => copy_run(s, at, stride, out, f32::to_bits),
+            Self::F16(s) => copy_run(s, at, stride, out, |v| v.to_f32().to_bits()),
+            Self::I32(s) => copy_run(s, at, stride, out, |v| v as u32),
+            Self::U32(s) => copy_run(s, at, stride, out, |v| v),
+            Self::I8(s) => copy_run(s, at, stride, out, |v| i32::from(v) as u32),
+            Self::U8(s) => copy_run(s, at, stride, out, u32::from),
+        }
+    }
+
+    /// One element, as bits of its class.
+    pub(super) fn get(self, at: usize) -> u32 {
+        let mut out = [0];
+        self.load(at as isize, 1, &mut out);
+        out[0]
+    }
+
+    /// One element that is a whole number.
+    pub(super) fn get_index(self, at: usize) -> i64 {
+        match self {
+            Self::U32(s) => i64::from(s[at]),
+            Self::I32(s) => i64::from(s[at]),
+            Self::F32(s) => s[at] as i64,
+            Self::F16(s) => s[at].to_f32() as i64,
+            Self::I8(s) => i64::from(s[at]),
+            Self::U8(s) => i64::from(s[at]),
+        }
+    }
+}
+
+/// A memory being written, seen as elements.
+pub(super) enum ElementsMut<'a> {
+    F32(&'a mut [f32]),
+    F16(&'a mut [f16]),
+    I32(&'a mut [i32]),
+    U32(&'a mut [u32]),
+    I8(&'a mut [i8]),
+    U8(&'a mut [u8]),
+    Bool(&'a mut [u8]),
+}
+
+/// Writes values from `at`, `stride` apart.
+#[inline(always)]
+fn store_run<S>(target: &mut [S], at: isize, stride: isize, values: &[u32], narrow: impl Fn(u32) -> S) {
+    if stride == 1 {
+        for (t, &v) in target[at as usize..at as usize + values.len()].iter_mut().zip(values) {
+            *t = narrow(v);
+        }
+    } else {
+        let mut at = at;
+        for &v in values {
+            target[at as usize] = narrow(v);
+            at += stride;
+        }
+    }
+}
+
+impl<'a> ElementsMut<'a> {
+    pub(super) fn new(words: &'a mut [u32], dtype: DType) -> Self {
+        match dtype {
+            DType::F32 => Self::F32(cast_slice_mut(words)),
+            DType::F16 => Self::F16(cast_slice_mut(words)),
+            DType::I32 => Self::I32(cast_slice_mut(words)),
+            DType::U32 => Self::U32(words),
+            DType::I8 => Self::I8(cast_slice_mut(words)),
+            DType::U8 => Self::U8(cast_slice_mut(words)),
+            DType::Bool => Self::Bool(cast_slice_mut(words)),
+        }
+    }
+
+    /// For reading what is there.
+    pub(super) fn view(&self) -> Elements<'_> {
+        match self {
+            Self::F32(s) => Elements::F32(s),
+            Self::F16(s) => Elements::F16(s),
+            Self::I32(s) => Elements::I32(s),
+            Self::U32(s) => Elements::U32(s),
+            Self::I8(s) => Elements::I8(s),
+            Self::U8(s) | Self::Bool(s) => Elements::U8(s),
+        }
+    }
+
+    /// Cut in two before element `at`.
+    pub(super) fn split_at(self, at: usize) -> (Self, Self) {
+        macro_rules! split {
+            ($($variant:ident),*) => {
+                match self {
+                    $(Self::$variant(s) => {
+                        let (a, b) = s.split_at_mut(at.min(s.len()));
+                        (Self::$variant(a), Self::$variant(b))
+                    })*
+                }
+            };
+        }
+        split!(F32, F16, I32, U32, I8, U8, Bool)
+    }
+
+    /// Packs bits of the 32-bit type of the class.
+    pub(super) fn store(&mut self, at: isize, stride: isize, values: &[u32]) {
+        match self {
+            Self::F16(s) if stride == 1 => {
+                s[at as usize..at as usize + values.len()].convert_from_f32_slice(cast_slice(values));
+            }
+            Self::F32(s) => store_run(s, at, stride, values, f32::from_bits),
+            Self::F16(s) => store_run(s, at, stride, values, |v| f16::from_f32(f32::from_bits(v))),
+            Self::I32(s) => store_run(s, at, stride, values, |v| v as i32),
+            Self::U32(s) => store_run(s, at, stride, values, |v| v),
+            Self::I8(s) => store_run(s, at, stride, values, |v| v as i8),
+            Self::U8(s) => store_run(s, at, stride, values, |v| v as u8),
+            Self::Bool(s) => store_run(s, at, stride, values, |v| u8::from(v != 0)),
+        }
+    }
+}
+
+/// An input of a twin.
+#[derive(Clone)]
+pub(super) struct Input<'a> {
+    pub elements: Elements<'a>,
+    pub layout: Layout,
+}
+
+/// Elements that one task widens at a time.
+const WIDEN: usize = 1 << 16;
+
+impl<'a> Input<'a> {
+    /// All elements in row-major order, borrowed where they already are `T`s in that order.
+    pub(super) fn contiguous<T: Number>(&self, pool: &CpuPool) -> Cow<'a, [T]> {
+        let n = self.layout.elements();
+        let start = self.layout.offset;
+        let contiguous = self.layout.is_contiguous();
+        match T::borrow(self.elements) {
+            _ if n == 0 => Cow::Borrowed(&[]),
+            Some(values) if contiguous => Cow::Borrowed(&values[start..start + n]),
+            _ => {
+                let mut values = vec![T::ZERO; n];
+                if contiguous {
+                    let chunks = values.chunks_mut(WIDEN).enumerate().collect();
+                    pool.each(chunks, |(i, chunk)| self.range(i * WIDEN, chunk));
+                } else {
+                    let words: &mut [u32] = cast_slice_mut(&mut values);
+                    Cursor::of(&self.layout).runs(n, |at, stride, range| {
+                        self.elements.load(at, stride, &mut words[range]);
+                    });
+                }
+                Cow::Owned(values)
+            }
+        }
+    }
+
+    /// Elements from row-major position `start` of a contiguous input.
+    pub(super) fn range<T: Number>(&self, start: usize, out: &mut [T]) {
+        self.elements.load((self.layout.offset + start) as isize, 1, cast_slice_mut(out));
+    }
+
+    /// Elements as `T` under a layout: the operand's own where no widening is needed, else a contiguous copy's.
+    pub(super) fn strided<T: Number>(&self, pool: &CpuPool) -> (Cow<'a, [T]>, Layout) {
+        if let Some(values) = T::borrow(self.elements) {
+            return (Cow::Borrowed(values), self.layout.clone());
+        }
+        // Broadcast axes are widened once and stay broadcast.
+        let mut once = self.layout.clone();
+        for (n, stride) in once.shape.dims_mut().iter_mut().zip(&self.layout.strides) {
+            if *stride == 0 && *n > 1 {
+                *n = 1;
+            }
+        }
+        let values = Input { elements: self.elements, layout: once.clone() }.contiguous(pool);
+        let wide = Layout::contiguous(once.shape);
+        let layout = wide.broadcast_to(&self.layout.shape).unwrap_or(wide);
+        (values, layout)
+    }
+}

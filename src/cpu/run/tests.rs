@@ -1,0 +1,118 @@
+use super::*;
+use crate::kernel::{Expr, Program, ReduceKernel};
+use crate::plan::{PlanReport, Upload};
+use crate::record::{BinaryOp, ReduceKind};
+use crate::tensor::{Class, DType, Initial, Layout};
+
+fn operand(source: Source, dtype: DType, layout: Layout) -> Operand {
+    Operand { source, dtype, layout }
+}
+
+fn storage(dtype: DType, words: &[u32]) -> Arc<Storage> {
+    let storage = Storage::new(dtype, words.len() * dtype.per_word(), Initial::Zeros);
+    *storage.host.write().expect("fresh") = words.to_vec();
+    storage
+}
+
+fn words(storage: &Storage) -> Vec<u32> {
+    storage.host.read().expect("whole").clone()
+}
+
+/// A step that adds input 1, or the scalar if there is only one input, to input 0.
+fn add(inputs: Vec<Operand>, output: Operand, dynamic_out: Option<isize>) -> Step {
+    let mut program = Program::default();
+    let class = inputs[0].dtype.class();
+    let a = program.push(Expr::Input(0, class));
+    let b = if inputs.len() > 1 { Expr::Input(1, class) } else { Expr::Scalar(0, class) };
+    let b = program.push(b);
+    let sum = program.binary(BinaryOp::Add, a, b);
+    program.outputs.push(sum);
+    let shape = output.layout.shape.clone();
+    Step {
+        kernel: Kernel::Map(MapKernel { shape, program, dynamic_out }),
+        inputs: inputs.into(),
+        outputs: SmallVec::from_iter([output]),
+        scalars: SmallVec::from_slice(&[0, 1]),
+        nodes: SmallVec::new(),
+    }
+}
+
+fn plan(steps: Vec<Step>, regions: Vec<Region>) -> Plan {
+    Plan {
+        uploads: Vec::new(),
+        steps,
+        reads: Vec::new(),
+        scratch_words: regions.iter().map(|r| r.offset + r.words).max().unwrap_or(0),
+        regions,
+        constants: vec![Arc::from([100, 200, 300, 400])],
+        written_slots: vec![0],
+        report: PlanReport::default(),
+    }
+}
+
+#[test]
+fn values_flow_from_host_through_scratch_to_slots() {
+    let four = || Layout::contiguous([4]);
+    let scratch = |r| operand(Source::Scratch(r), DType::I32, four());
+    let constant = operand(Source::Constant(0), DType::I32, four());
+    let reduce = Step {
+        kernel: Kernel::Reduce(ReduceKernel { kind: ReduceKind::Sum, class: Class::Int, outer: 1, n: 4, inner: 1 }),
+        inputs: SmallVec::from_iter([scratch(0)]),
+        outputs: SmallVec::from_iter([operand(Source::Slot(0), DType::I32, Layout::contiguous([1]))]),
+        scalars: SmallVec::new(),
+        nodes: SmallVec::new(),
+    };
+    // The scratch value between two others, so both neighbours are read while it is written.
+    let regions = vec![Region { offset: 8, words: 4 }, Region { offset: 0, words: 4 }, Region { offset: 16, words: 4 }];
+    let mut plan = plan(
+        vec![
+            add(vec![constant, scratch(1)], scratch(2), None),
+            add(vec![scratch(1), scratch(2)], scratch(0), None),
+            reduce,
+        ],
+        regions,
+    );
+    plan.uploads.push(Upload { host: 0, to: scratch(1) });
+    let slots = [storage(DType::I32, &[0])];
+    let mut memory = Vec::new();
+    let host: [Arc<[u32]>; 1] = [Arc::from([1, 2, 3, 4])];
+    let faults = run_plan(&plan, &slots, &host, &[0, 0], &mut memory, &CpuPool::new(2));
+    assert!(faults.is_empty());
+    assert_eq!(words(&slots[0]), [1020]);
+    let tail = operand(Source::Scratch(0), DType::I32, Layout::contiguous([4]).slice(0, 1, 3, 1));
+    assert_eq!(read_words(&plan, &tail, &slots, &memory), [204, 306, 408]);
+}
+
+#[test]
+fn a_map_may_write_where_it_reads() {
+    let slots = [storage(DType::U8, &[0x0403_0201, 0x0807_0605])];
+    let whole = operand(Source::Slot(0), DType::U8, Layout::contiguous([8]));
+    let step = add(vec![whole.clone(), whole.clone()], whole.clone(), None);
+    run_plan(&plan(vec![step], Vec::new()), &slots, &[], &[0, 0], &mut Vec::new(), &CpuPool::new(1));
+    assert_eq!(words(&slots[0]), [0x0806_0402, 0x100e_0c0a]);
+    // Elements of the same storage that it does not write.
+    let half = |start| operand(Source::Slot(0), DType::U8, Layout::contiguous([8]).slice(0, start, 3, 1));
+    let step = add(vec![half(5)], half(1), None);
+    run_plan(&plan(vec![step], Vec::new()), &slots, &[], &[1, 0], &mut Vec::new(), &CpuPool::new(1));
+    assert_eq!(words(&slots[0]), [0x110f_0d02, 0x100e_0c0a]);
+}
+
+#[test]
+fn a_scalar_moves_a_store() {
+    let slots = [storage(DType::F16, &[0; 4]), storage(DType::F16, &[0x3c00_3c00])];
+    let from = operand(Source::Slot(1), DType::F16, Layout::contiguous([2]));
+    let to = operand(Source::Slot(0), DType::F16, Layout::contiguous([4, 2]).slice(0, 0, 1, 1));
+    let to = Operand { layout: Layout::contiguous([2]), ..to };
+    let step = add(vec![from], to, Some(2));
+    let scalars = [1.0f32.to_bits(), 3];
+    run_plan(&plan(vec![step], Vec::new()), &slots, &[], &scalars, &mut Vec::new(), &CpuPool::new(1));
+    assert_eq!(words(&slots[0]), [0, 0, 0, 0x4000_4000]);
+}
+
+#[test]
+fn odd_halves_are_read_from_the_middle_of_a_word() {
+    let slots = [storage(DType::F16, &[0x2222_1111, 0x4444_3333])];
+    let middle = operand(Source::Slot(0), DType::F16, Layout::contiguous([4]).slice(0, 1, 3, 1));
+    let plan = plan(Vec::new(), Vec::new());
+    assert_eq!(read_words(&plan, &middle, &slots, &[]), [0x3333_2222, 0x0000_4444]);
+}

@@ -1,0 +1,101 @@
+//! Softmax and its logarithm over the middle of `[outer, n, inner]`. As in NumPy, a row of −∞ alone gives NaN.
+
+use super::memory::Input;
+use super::number::Number;
+use super::reduce::{max_f32, sum_f32};
+use super::{CpuPool, math};
+use crate::kernel::SoftmaxKernel;
+
+/// The twin. Input: x.
+pub(super) fn softmax(kernel: &SoftmaxKernel, inputs: &[Input], out: &mut [f32], pool: &CpuPool) {
+    let [x] = inputs else { return };
+    let x = x.contiguous::<f32>(pool);
+    let (n, inner) = (kernel.n, kernel.inner);
+    if out.is_empty() {
+        return;
+    }
+    pool.each_unit(out, n * inner, n * inner * 8, |first, out| {
+        for (out, x) in out.chunks_mut(n * inner).zip(x[first * n * inner..].chunks(n * inner)) {
+            if inner == 1 { row(x, out, kernel.log) } else { columns(x, out, inner, kernel.log) }
+        }
+    });
+}
+
+/// One contiguous row.
+fn row(x: &[f32], out: &mut [f32], log: bool) {
+    let max = max_f32(x);
+    for (o, &v) in out.iter_mut().zip(x) {
+        *o = math::exp(v - max);
+    }
+    let sum = sum_f32(out, |v| v);
+    if log {
+        let shift = sum.ln() as f32;
+        out.iter_mut().zip(x).for_each(|(o, &v)| *o = v - max - shift);
+    } else {
+        let scale = (1.0 / sum) as f32;
+        out.iter_mut().for_each(|o| *o *= scale);
+    }
+}
+
+/// All columns of `[n, inner]` together, row after row.
+fn columns(x: &[f32], out: &mut [f32], inner: usize, log: bool) {
+    let (mut max, mut sum) = (vec![f32::LOWEST; inner], vec![0.0f32; inner]);
+    for x in x.chunks(inner) {
+        max.iter_mut().zip(x).for_each(|(m, &v)| *m = m.larger(v));
+    }
+    for (out, x) in out.chunks_mut(inner).zip(x.chunks(inner)) {
+        for (((o, &v), &m), s) in out.iter_mut().zip(x).zip(&max).zip(&mut sum) {
+            *o = math::exp(v - m);
+            *s += *o;
+        }
+    }
+    sum.iter_mut().for_each(|s| *s = if log { math::log(*s) } else { 1.0 / *s });
+    for (out, x) in out.chunks_mut(inner).zip(x.chunks(inner)) {
+        if log {
+            out.iter_mut().zip(x).zip(max.iter().zip(&sum)).for_each(|((o, &v), (&m, &s))| *o = v - m - s);
+        } else {
+            out.iter_mut().zip(&sum).for_each(|(o, &s)| *o *= s);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::memory::Elements;
+    use crate::tensor::Layout;
+
+    #[test]
+    fn softmax_matches_the_definition_at_awkward_sizes() {
+        let pool = CpuPool::new(3);
+        for (outer, n, inner) in [(1, 1, 1), (7, 63, 1), (65, 65, 1), (3, 7, 65), (2, 1757, 1), (64, 33, 31)] {
+            let x: Vec<f32> = (0..outer * n * inner).map(|i| ((i * 37) % 101) as f32 * 0.2 - 200.0).collect();
+            for log in [false, true] {
+                let mut out = vec![0.0; x.len()];
+                let input = Input { elements: Elements::F32(&x), layout: Layout::contiguous([x.len()]) };
+                softmax(&SoftmaxKernel { log, outer, n, inner }, &[input], &mut out, &pool);
+                for at in 0..x.len() {
+                    let (o, i) = (at / (n * inner), at % inner);
+                    let of = |j: usize| f64::from(x[(o * n + j) * inner + i]) + 180.0;
+                    let sum: f64 = (0..n).map(|j| of(j).exp()).sum();
+                    let value = of(at / inner % n).exp() / sum;
+                    let expected = if log { value.ln() } else { value };
+                    let error = (f64::from(out[at]) - expected).abs();
+                    // The logarithm of a number near 1 loses relative accuracy to the subtraction.
+                    let floor = if log { 0.1 } else { 1e-3 };
+                    assert!(error < 2e-6 * expected.abs().max(floor), "{outer} {n} {inner}: {} {expected}", out[at]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_of_minus_infinity_give_nan() {
+        let mut out = [0.0; 4];
+        let x = [f32::NEG_INFINITY, f32::NEG_INFINITY, f32::NEG_INFINITY, 3.0];
+        let input = Input { elements: Elements::F32(&x), layout: Layout::contiguous([4]) };
+        softmax(&SoftmaxKernel { log: false, outer: 2, n: 2, inner: 1 }, &[input], &mut out, &CpuPool::new(1));
+        assert!(out[0].is_nan() && out[1].is_nan());
+        assert_eq!(out[2..], [0.0, 1.0]);
+    }
+}

@@ -1,0 +1,70 @@
+//! The best `k` of each row.
+
+use super::CpuPool;
+use super::memory::Input;
+use super::number::{Number, with_class};
+use crate::kernel::TopKKernel;
+
+/// The twin. Input: x.
+pub(super) fn top_k(kernel: &TopKKernel, inputs: &[Input], out: &mut [i32], pool: &CpuPool) {
+    let [x] = inputs else { return };
+    let (n, k) = (kernel.n, kernel.k.min(kernel.n));
+    if k == 0 {
+        return;
+    }
+    with_class!(kernel.class, T => {
+        let x = x.contiguous::<T>(pool);
+        pool.each_unit(out, kernel.k, n * 8, |first, out| {
+            let mut keys = Vec::with_capacity(n);
+            for (out, x) in out.chunks_mut(kernel.k).zip(x[first * n..].chunks(n)) {
+                // Value above, position below: one comparison orders by value and then by position.
+                keys.clear();
+                keys.extend(x.iter().enumerate().map(|(i, v)| {
+                    let key = if kernel.largest { !v.key() } else { v.key() };
+                    u64::from(key) << 32 | i as u64
+                }));
+                if k < n {
+                    keys.select_nth_unstable(k - 1);
+                    keys.truncate(k);
+                }
+                keys.sort_unstable();
+                out.iter_mut().zip(&keys).for_each(|(o, &key)| *o = key as u32 as i32);
+            }
+        });
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::memory::Elements;
+    use crate::tensor::{Class, Layout};
+
+    #[test]
+    fn positions_come_best_first_and_equals_in_order() {
+        for (rows, n, k) in [(1, 1, 1), (3, 7, 7), (65, 63, 5), (2, 65, 64)] {
+            let x: Vec<f32> = (0..rows * n)
+                .map(|i| match i * 29 % 23 {
+                    0 => f32::NAN,
+                    1 => -0.0,
+                    2 => f32::NEG_INFINITY,
+                    v => (v / 3) as f32 - 2.0,
+                })
+                .collect();
+            for largest in [true, false] {
+                let mut out = vec![-1; rows * k];
+                let input = Input { elements: Elements::F32(&x), layout: Layout::contiguous([rows * n]) };
+                top_k(&TopKKernel { class: Class::Float, largest, rows, n, k }, &[input], &mut out, &CpuPool::new(2));
+                for (row, out) in x.chunks(n).zip(out.chunks(k)) {
+                    let mut order: Vec<i32> = (0..n as i32).collect();
+                    order.sort_by(|&a, &b| {
+                        let (a, b) = (row[a as usize], row[b as usize]);
+                        let up = a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()));
+                        if largest { up.reverse() } else { up }
+                    });
+                    assert_eq!(out, &order[..k]);
+                }
+            }
+        }
+    }
+}
