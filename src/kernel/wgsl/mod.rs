@@ -3,6 +3,16 @@
 //! Shapes, strides and offsets go to the parameter block, so one text (and one pipeline) serves every shape. What changes the text is the
 //! kind of work: dtypes, variants, which operands are contiguous.
 
+mod map;
+mod scalar;
+
+#[cfg(test)]
+mod device_tests;
+#[cfg(test)]
+mod map_tests;
+#[cfg(test)]
+mod tests;
+
 use core::fmt::Write;
 
 use smallvec::SmallVec;
@@ -17,6 +27,7 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
         return None;
     }
     match &step.kernel {
+        Kernel::Map(kernel) => map::lower(step, kernel, caps),
         _ => None,
     }
 }
