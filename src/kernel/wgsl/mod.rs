@@ -4,12 +4,20 @@
 //! kind of work: dtypes, variants, which operands are contiguous.
 
 mod map;
+mod matmul;
+mod reduce;
+mod row_norm;
 mod scalar;
+mod softmax;
 
 #[cfg(test)]
 mod device_tests;
 #[cfg(test)]
 mod map_tests;
+#[cfg(test)]
+mod matmul_tests;
+#[cfg(test)]
+mod row_tests;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +36,10 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
     }
     match &step.kernel {
         Kernel::Map(kernel) => map::lower(step, kernel, caps),
+        Kernel::MatMul(kernel) => matmul::lower(step, kernel, caps),
+        Kernel::Reduce(kernel) => reduce::lower(step, kernel, caps),
+        Kernel::Softmax(kernel) => softmax::lower(step, kernel, caps),
+        Kernel::RowNorm(kernel) => row_norm::lower(step, kernel, caps),
         _ => None,
     }
 }
