@@ -9,14 +9,14 @@ fn merge(a: S, b: S) -> S {
 fn run(row: u32, lane: u32) {
     let x_at = params.x_offset + row * params.n;
     let y_at = params.y_offset + row * params.n;
-    let active = min(params.n, STEP);
+    let lanes = min(params.n, STEP);
     var mean = 0.0;
     if (KIND == 0u) {
         var sum = 0.0;
         for (var p = lane; p < params.n; p += STEP) {
             sum += load_x(x_at + p);
         }
-        mean = fold(lane, sum, active) / f32(params.n);
+        mean = fold(lane, sum, lanes) / f32(params.n);
     }
     // Squares of what is left after the mean is gone, so nothing cancels.
     var squares = 0.0;
@@ -24,7 +24,7 @@ fn run(row: u32, lane: u32) {
         let d = load_x(x_at + p) - mean;
         squares += d * d;
     }
-    let all = fold(lane, squares, active);
+    let all = fold(lane, squares, lanes);
     var scale = 0.0;
     if (KIND == 2u) {
         scale = 1.0 / max_f32(sqrt(all), params.epsilon);

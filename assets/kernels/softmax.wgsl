@@ -23,22 +23,26 @@ fn run(row: u32, lane: u32) {
         own.top = max_f32(own.top, load_x(x_at + p * params.inner));
     }
     for (var p = lane; p < params.n; p += STEP) {
-        let e = exp_f32(load_x(x_at + p * params.inner) - own.top);
+        let v = load_x(x_at + p * params.inner);
+        // Spelled out for the top itself: a lane that saw only -inf has a share all the same, which the row's top makes 0.
+        let e = select(exp_f32(v - own.top), 1.0, v == own.top);
         own.sum += e;
         if (LOG == 0u) {
             y[y_at + p * params.inner] = e;
         }
     }
     let all = fold(lane, own, min(params.n, STEP));
+    // A row of nothing but -inf, or with +inf in it, is no distribution.
+    let sum = select(all.sum, from_bits(0x7fc00000u), is_inf(all.top));
     if (LOG == 1u) {
-        let log_sum = log_f32(all.sum);
+        let log_sum = log_f32(sum);
         for (var p = lane; p < params.n; p += STEP) {
             let d = load_x(x_at + p * params.inner) - all.top;
             y[y_at + p * params.inner] = d - log_sum;
         }
     } else {
         // From the lane's own top to the row's; each lane rescales what it wrote itself.
-        let scale = select(exp_f32(own.top - all.top), 1.0, own.top == all.top) / all.sum;
+        let scale = select(exp_f32(own.top - all.top), 1.0, own.top == all.top) / sum;
         for (var p = lane; p < params.n; p += STEP) {
             y[y_at + p * params.inner] *= scale;
         }

@@ -2,7 +2,7 @@
 const STEP: u32 = 1u;
 
 // What all lanes of the row found; here there is one.
-fn fold(lane: u32, own: S, active: u32) -> S {
+fn fold(lane: u32, own: S, lanes: u32) -> S {
     return own;
 }
 

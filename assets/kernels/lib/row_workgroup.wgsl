@@ -3,14 +3,14 @@ const STEP: u32 = 128u;
 
 var<workgroup> folded: array<S, STEP>;
 
-// What all lanes of the row found, put together by `merge` in a fixed order. Only the first `active` lanes found something.
-fn fold(lane: u32, own: S, active: u32) -> S {
+// What all lanes of the row found, put together by `merge` in a fixed order. Only the first `lanes` found something.
+fn fold(lane: u32, own: S, lanes: u32) -> S {
     // The result of an earlier fold has been read by all.
     workgroupBarrier();
     folded[lane] = own;
     for (var half = STEP / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();
-        if (lane < half && lane + half < active) {
+        if (lane < half && lane + half < lanes) {
             folded[lane] = merge(folded[lane], folded[lane + half]);
         }
     }

@@ -1,6 +1,6 @@
 //! Matrix products on the device against a plain host loop.
 
-use super::device_tests::{all_caps, assert_close, floats, noise, operand, run_step_with, step, words};
+use super::device_tests::{assert_close, floats, noise, operand, run_step_with, step, variants, words};
 use crate::kernel::{Kernel, MatMulKernel};
 use crate::plan::{Operand, Source};
 use crate::record::InnerOp;
@@ -35,7 +35,7 @@ fn check(inner: InnerOp, a: Layout, b: Layout) {
     let buffers =
         [(Source::Slot(0), words(&numbers.0)), (Source::Slot(1), words(&numbers.1)), (Source::Slot(2), words(&before))];
     before[3..3 + want.len()].copy_from_slice(&want);
-    for caps in all_caps() {
+    for caps in variants(&step) {
         let got = floats(&run_step_with(&step, &buffers, &[], &caps).0[2].1);
         assert_close(&got, &before, 2e-5, &format!("{a:?} by {b:?} with {caps:?}"));
     }
@@ -85,7 +85,7 @@ fn integers_and_narrow_inputs_are_widened() {
     );
     let wide = b.iter().map(|&b| i32::from(b) as u32).collect();
     let buffers = [(Source::Slot(0), pack(&a)), (Source::Slot(1), wide), (Source::Slot(2), vec![0; m * n])];
-    for caps in all_caps() {
+    for caps in variants(&step) {
         for (at, &got) in run_step_with(&step, &buffers, &[], &caps).0[2].1.iter().enumerate() {
             let (i, j) = (at / n, at % n);
             let want: i32 = (0..k).map(|l| i32::from(a[1 + i * k + l]) * i32::from(b[l * n + j])).sum();

@@ -1,6 +1,6 @@
 //! Reductions, softmax and row norms on the device against plain host loops.
 
-use super::device_tests::{all_caps, assert_close, floats, noise, operand, run_step_with, step, words};
+use super::device_tests::{assert_close, floats, noise, operand, run_step_with, step, variants, words};
 use crate::kernel::{Kernel, ReduceKernel, RowNormKernel, SoftmaxKernel};
 use crate::plan::Source;
 use crate::record::{NormKind, ReduceKind};
@@ -22,7 +22,7 @@ fn run(kernel: Kernel, x: &[u32], class: Class, shape: &[usize], out: &[usize], 
         assert_eq!([got[0], got[1], got[count + 2]], [7; 3], "what lies around the output");
         got[2..count + 2].to_vec()
     };
-    all_caps().iter().map(run).collect()
+    variants(&step).iter().map(run).collect()
 }
 
 /// The rows of `[outer, n, inner]`, in order of the output.
@@ -170,7 +170,7 @@ fn row_norms_match() {
                 let buffers = [x.as_slice(), &weight, &bias, &vec![0.0; rows * n]];
                 let buffers: Vec<_> =
                     buffers.iter().enumerate().map(|(i, b)| (Source::Slot(i as u32), words(b))).collect();
-                for caps in all_caps() {
+                for caps in variants(&step) {
                     let scalars = [0, (epsilon as f32).to_bits()];
                     let got = floats(&run_step_with(&step, &buffers, &scalars, &caps).0[3].1);
                     assert_close(&got, &want, 1e-4, &format!("{kind:?} of {rows} x {n}"));

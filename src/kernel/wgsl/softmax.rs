@@ -16,7 +16,7 @@ pub(super) fn lower(step: &Step, kernel: &SoftmaxKernel, caps: &Caps) -> Option<
     builder.params.size("rows", rows).size("n", kernel.n).size("inner", kernel.inner);
     builder.constant("LOG", u32::from(kernel.log));
     let mut library = Library::default();
-    for name in ["min_max", "exp_f32", "log_f32"] {
+    for name in ["min_max", "exp_f32", "log_f32", "is_inf", "from_bits"] {
         library.need(name);
     }
     builder.code(&library.text());
