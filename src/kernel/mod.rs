@@ -8,6 +8,8 @@
 
 mod expr;
 mod launch;
+mod uniformity;
+mod wgsl;
 
 use smallvec::SmallVec;
 

@@ -1,0 +1,202 @@
+//! Kernels as WGSL: each step becomes a [`Launch`]. Pure; texts are checked here by naga and run by `gpu`.
+//!
+//! Shapes, strides and offsets go to the parameter block, so one text (and one pipeline) serves every shape. What changes the text is the
+//! kind of work: dtypes, variants, which operands are contiguous.
+
+mod map;
+mod matmul;
+mod reduce;
+mod row_norm;
+mod scalar;
+mod softmax;
+
+#[cfg(test)]
+mod device_tests;
+#[cfg(test)]
+mod map_tests;
+#[cfg(test)]
+mod matmul_tests;
+#[cfg(test)]
+mod row_tests;
+#[cfg(test)]
+mod tests;
+
+use core::fmt::Write;
+
+use smallvec::SmallVec;
+
+use super::{Access, Binding, Caps, Kernel, Launch, Params, buffer_type, wgsl_type};
+use crate::plan::{Operand, Source, Step};
+use crate::tensor::DType;
+
+/// What the device does for `step`; `None` if there is nothing to do (an empty output).
+pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
+    if step.outputs.iter().all(|output| output.layout.elements() == 0) {
+        return None;
+    }
+    match &step.kernel {
+        Kernel::Map(kernel) => map::lower(step, kernel, caps),
+        Kernel::MatMul(kernel) => matmul::lower(step, kernel, caps),
+        Kernel::Reduce(kernel) => reduce::lower(step, kernel, caps),
+        Kernel::Softmax(kernel) => softmax::lower(step, kernel, caps),
+        Kernel::RowNorm(kernel) => row_norm::lower(step, kernel, caps),
+        _ => None,
+    }
+}
+
+/// Builds a kernel's text: named inputs, one 32-bit output `y`, parameters, and a body from `assets/kernels`.
+///
+/// For an input `x` the text has `fn load_x(i: u32)`, which gives element `i` of the whole binding in its class's type, and the
+/// parameter `x_offset`. The output is `y[params.y_offset + i]`. Kernels that count faults also get `faults: array<atomic<u32>>`.
+pub(super) struct Builder<'a> {
+    /// The parameters; offsets are there already.
+    pub params: Params,
+    step: &'a Step,
+    name: &'static str,
+    bindings: SmallVec<[Binding; 4]>,
+    /// Bindings and loads.
+    declarations: String,
+    /// Constants, aliases and raw code.
+    code: String,
+}
+
+impl<'a> Builder<'a> {
+    /// Declares the bindings of `step`. Operands with the same source share one.
+    pub fn new(step: &'a Step, name: &'static str) -> Self {
+        let names = step.kernel.input_names();
+        let operands =
+            || names.iter().copied().zip(&step.inputs).chain(step.outputs.iter().map(|output| ("y", output)));
+        let mut builder = Self {
+            params: Params::default(),
+            step,
+            name,
+            bindings: SmallVec::new(),
+            declarations: String::new(),
+            code: String::new(),
+        };
+        let mut variables: SmallVec<[&str; 4]> = SmallVec::new();
+        for (name, operand) in operands() {
+            builder.params.size(&format!("{name}_offset"), operand.layout.offset);
+            let at = builder.bindings.iter().position(|b| b.source == operand.source);
+            let sharers = || operands().filter(|o| o.1.source == operand.source);
+            let ty = shared_type(sharers().map(|o| o.1.dtype));
+            let at = at.unwrap_or_else(|| {
+                // The output is always called `y`, whoever shares it.
+                let written = sharers().any(|o| o.0 == "y");
+                let variable = if written { "y" } else { name };
+                let access = access(operand.source, written);
+                builder.bindings.push(Binding { source: operand.source, access });
+                variables.push(variable);
+                declare(&mut builder.declarations, builder.bindings.len(), access, variable, &format!("array<{ty}>"));
+                builder.bindings.len() - 1
+            });
+            if name != "y" {
+                let load = load(variables[at], ty, operand.dtype, "i");
+                let class = wgsl_type(operand.dtype.class());
+                // Writing to a string cannot fail.
+                let _ = writeln!(builder.declarations, "fn load_{name}(i: u32) -> {class} {{ return {load}; }}");
+            }
+        }
+        if step.kernel.counts_faults() {
+            let binding = builder.bindings.len() + 1;
+            declare(&mut builder.declarations, binding, Access::ReadWrite, "faults", "array<atomic<u32>>");
+        }
+        builder
+    }
+
+    /// `const NAME: u32 = value;` in the text. It is part of the pipeline's identity: for variants only, never for shapes.
+    pub fn constant(&mut self, name: &str, value: u32) -> &mut Self {
+        let _ = writeln!(self.code, "const {name}: u32 = {value}u;");
+        self
+    }
+
+    /// `alias name = ty;` in the text.
+    pub fn alias(&mut self, name: &str, ty: &str) -> &mut Self {
+        let _ = writeln!(self.code, "alias {name} = {ty};");
+        self
+    }
+
+    /// Raw WGSL.
+    pub fn code(&mut self, text: &str) -> &mut Self {
+        self.code.push_str(text);
+        self.code.push('\n');
+        self
+    }
+
+    /// Ends with the body and the grid.
+    pub fn finish(self, body: &str, workgroups: [u32; 3]) -> Launch {
+        let wgsl = [&self.params.wgsl(), &self.declarations, WORKGROUP_INDEX, &self.code, body].concat();
+        let (params, patches) = self.params.finish();
+        Launch {
+            name: self.name,
+            wgsl,
+            bindings: self.bindings,
+            params,
+            patches,
+            workgroups,
+            counts_faults: self.step.kernel.counts_faults(),
+        }
+    }
+}
+
+/// In every text: the linear number of a workgroup of a folded [`grid`].
+const WORKGROUP_INDEX: &str =
+    "fn workgroup_index(wid: vec3<u32>, nwg: vec3<u32>) -> u32 { return wid.x + wid.y * nwg.x; }\n";
+
+/// A grid of at least `workgroups`, folded into x and y so that no dimension is above the device's limit. Kernels get their number by
+/// `workgroup_index` and guard against those too many.
+pub(super) fn grid(workgroups: usize, caps: &Caps) -> [u32; 3] {
+    let limit = caps.workgroups.max(1) as usize;
+    let y = workgroups.div_ceil(limit).max(1);
+    [workgroups.div_ceil(y) as u32, y as u32, 1]
+}
+
+/// How a source is bound. Scratch regions lie in one buffer, which a launch may not see both read-only and writable, so all are writable.
+pub(super) fn access(source: Source, written: bool) -> Access {
+    match source {
+        Source::Scratch(_) => Access::ReadWrite,
+        _ if written => Access::ReadWrite,
+        _ => Access::Read,
+    }
+}
+
+/// The element type of a binding that operands of these dtypes share: their own, or words where they differ.
+pub(super) fn shared_type(mut dtypes: impl Iterator<Item = DType>) -> &'static str {
+    let first = dtypes.next().map_or("u32", buffer_type);
+    if dtypes.all(|dtype| buffer_type(dtype) == first) { first } else { "u32" }
+}
+
+/// Declares storage binding number `binding` (counting the parameters as 0).
+pub(super) fn declare(text: &mut String, binding: usize, access: Access, variable: &str, ty: &str) {
+    let mode = match access {
+        Access::Read => "read",
+        Access::ReadWrite => "read_write",
+    };
+    let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, {mode}> {variable}: {ty};");
+}
+
+/// The expression that reads element `index` of `dtype` from the array `variable` of `ty`, in the type of its class.
+pub(super) fn load(variable: &str, ty: &str, dtype: DType, index: &str) -> String {
+    match dtype.per_word() {
+        1 => convert(format!("{variable}[{index}]"), ty, wgsl_type(dtype.class())),
+        2 => unpack(dtype, &convert(format!("{variable}[({index}) >> 1u]"), ty, "u32"), index),
+        _ => unpack(dtype, &convert(format!("{variable}[({index}) >> 2u]"), ty, "u32"), index),
+    }
+}
+
+/// The expression that takes the element that `index` chooses out of its `word`, for narrow types.
+pub(super) fn unpack(dtype: DType, word: &str, index: &str) -> String {
+    match dtype {
+        DType::F16 => format!("unpack2x16float({word} >> ((({index}) & 1u) * 16u)).x"),
+        DType::I8 => format!("(bitcast<i32>({word} << (24u - (({index}) & 3u) * 8u)) >> 24u)"),
+        DType::U8 => format!("(({word} >> ((({index}) & 3u) * 8u)) & 255u)"),
+        // Any byte but 0 is true.
+        DType::Bool => format!("min(({word} >> ((({index}) & 3u) * 8u)) & 255u, 1u)"),
+        DType::F32 | DType::I32 | DType::U32 => word.to_owned(),
+    }
+}
+
+/// The same bits in another 32-bit type.
+pub(super) fn convert(value: String, from: &str, to: &str) -> String {
+    if from == to { value } else { format!("bitcast<{to}>({value})") }
+}
