@@ -3,6 +3,16 @@
 //! Shapes, strides and offsets go to the parameter block, so one text (and one pipeline) serves every shape. What changes the text is the
 //! kind of work: dtypes, variants, which operands are contiguous.
 
+mod attention;
+mod conv;
+mod conv_transpose;
+mod cumsum;
+mod gather;
+mod pool;
+mod scatter;
+mod taps;
+mod top_k;
+
 use core::fmt::Write;
 
 use smallvec::SmallVec;
@@ -16,9 +26,21 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
     if step.outputs.iter().all(|output| output.layout.elements() == 0) {
         return None;
     }
-    match &step.kernel {
-        _ => None,
-    }
+    Some(match &step.kernel {
+        Kernel::CumSum(kernel) => cumsum::lower(step, kernel, caps),
+        Kernel::TopK(kernel) => top_k::lower(step, kernel, caps),
+        Kernel::Conv(kernel) => conv::lower(step, kernel, caps),
+        Kernel::ConvTranspose(kernel) => conv_transpose::lower(step, kernel, caps),
+        Kernel::Pool(kernel) => pool::lower(step, kernel, caps),
+        Kernel::Taps(kernel) => taps::lower(step, kernel, caps),
+        Kernel::Gather(kernel) => gather::gather(step, kernel, caps),
+        Kernel::GatherElements(kernel) => gather::gather_elements(step, kernel, caps),
+        Kernel::GatherNd(kernel) => gather::gather_nd(step, kernel, caps),
+        Kernel::ScatterElements(kernel) => scatter::scatter_elements(step, kernel, caps),
+        Kernel::ScatterNd(kernel) => scatter::scatter_nd(step, kernel, caps),
+        Kernel::Attention(kernel) => attention::lower(step, kernel, caps),
+        _ => return None,
+    })
 }
 
 /// Builds a kernel's text: named inputs, one 32-bit output `y`, parameters, and a body from `assets/kernels`.
