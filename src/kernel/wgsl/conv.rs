@@ -8,12 +8,19 @@ use crate::record::Window;
 /// Output positions of a thread, as the text has them.
 const POSITIONS: usize = 4;
 
+/// Threads that keep any device busy; below, more channels to a thread would leave some of it idle.
+const BUSY: usize = 1 << 14;
+
 pub(super) fn lower(step: &Step, kernel: &ConvKernel, caps: &Caps) -> Launch {
     let group_out = kernel.channels_out / kernel.groups.max(1);
     // One filter a group (depthwise) leaves nothing to share between channels.
-    let channels = if group_out == 1 { 1 } else { 4 };
     let positions = kernel.batch * kernel.output.iter().product::<usize>();
     let span = positions.div_ceil(POSITIONS);
+    let channels = match group_out {
+        1 => 1,
+        8.. if span * kernel.channels_out / 8 >= BUSY || caps.software => 8,
+        _ => 4,
+    };
     let blocks = group_out.div_ceil(channels);
     let threads = span * blocks * kernel.groups;
 

@@ -9,6 +9,9 @@ use crate::plan::Step;
 use crate::record::ScatterReduce;
 use crate::tensor::Class;
 
+/// Elements that keep any device busy even at several to a thread.
+const BUSY: usize = 1 << 16;
+
 pub(super) fn scatter_elements(step: &Step, kernel: &ScatterElementsKernel, caps: &Caps) -> Launch {
     let count = kernel.data.elements();
     let lines = Lines::new(&kernel.data, &kernel.indices, kernel.axis);
@@ -46,13 +49,17 @@ pub(super) fn scatter_elements(step: &Step, kernel: &ScatterElementsKernel, caps
 }
 
 pub(super) fn scatter_nd(step: &Step, kernel: &ScatterNdKernel, caps: &Caps) -> Launch {
-    let count = kernel.dims.elements() * kernel.inner;
+    let slices = kernel.dims.elements();
+    // Every thread walks all tuples, so with threads enough each takes more than one element.
+    let span = if slices * kernel.inner >= BUSY { kernel.inner.div_ceil(8) } else { kernel.inner };
+    let threads = slices * span;
     let mut builder = Builder::new(step, "scatter_nd");
     resolve_code(&mut builder, step);
     slice_code(&mut builder, &kernel.dims);
     combine_code(&mut builder, kernel.class, kernel.reduce);
-    builder.params.size("count", count).size("tuples", kernel.tuples).size("inner", kernel.inner);
-    builder.finish(include_str!("../../../assets/kernels/scatter_nd.wgsl"), grid(count.div_ceil(64), caps))
+    let params = &mut builder.params;
+    params.size("threads", threads).size("span", span).size("tuples", kernel.tuples).size("inner", kernel.inner);
+    builder.finish(include_str!("../../../assets/kernels/scatter_nd.wgsl"), grid(threads.div_ceil(64), caps))
 }
 
 /// `combine(a, b)`: what an element `a` becomes when the update `b` hits it. NaN wins in minima and maxima.
