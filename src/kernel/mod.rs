@@ -8,6 +8,7 @@
 
 mod expr;
 mod launch;
+mod uniformity;
 mod wgsl;
 
 use smallvec::SmallVec;

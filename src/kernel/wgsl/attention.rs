@@ -70,12 +70,13 @@ fn visible(query: u32) -> u32 {
     } else {
         "    return seen;\n}"
     });
-    // tanh is 1 long before its argument reaches 16, and some devices overflow on larger ones.
+    builder.code(include_str!("../../../assets/kernels/lib/is_nan.wgsl"));
+    builder.code(include_str!("../../../assets/kernels/lib/tanh_f32.wgsl"));
     builder.code(
         "fn adjust(product: f32, batch: u32, head: u32, query: u32, key: u32) -> f32 {
     var score = product * params.scale;
     if params.softcap > 0.0 {
-        score = params.softcap * tanh(clamp(score / params.softcap, -16.0, 16.0));
+        score = params.softcap * tanh_f32(score / params.softcap);
     }",
     );
     if kernel.mask {

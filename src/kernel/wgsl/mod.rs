@@ -8,10 +8,21 @@ mod conv;
 mod conv_transpose;
 mod cumsum;
 mod gather;
+mod map;
 mod pool;
+mod scalar;
 mod scatter;
 mod taps;
 mod top_k;
+
+#[cfg(test)]
+mod device_tests;
+#[cfg(test)]
+mod map_tests;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod tests_more;
 
 use core::fmt::Write;
 
@@ -27,6 +38,7 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
         return None;
     }
     Some(match &step.kernel {
+        Kernel::Map(kernel) => return map::lower(step, kernel, caps),
         Kernel::CumSum(kernel) => cumsum::lower(step, kernel, caps),
         Kernel::TopK(kernel) => top_k::lower(step, kernel, caps),
         Kernel::Conv(kernel) => conv::lower(step, kernel, caps),

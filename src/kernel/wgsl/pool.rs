@@ -13,7 +13,10 @@ pub(super) fn lower(step: &Step, kernel: &PoolKernel, caps: &Caps) -> Launch {
     let mut builder = Builder::new(step, "pool");
     builder.alias("T", wgsl_type(kernel.class));
     builder.code(match kernel.class {
-        Class::Float => NAN_ABOVE,
+        Class::Float => concat!(
+            include_str!("../../../assets/kernels/lib/is_nan.wgsl"),
+            "fn above(a: T, b: T) -> bool { return !is_nan(b) && (a > b || is_nan(a)); }"
+        ),
         Class::Int | Class::Uint => "fn above(a: T, b: T) -> bool { return a > b; }",
     });
     builder.code(match kernel.kind {
@@ -40,9 +43,3 @@ pub(super) fn lower(step: &Step, kernel: &PoolKernel, caps: &Caps) -> Launch {
     }
     builder.finish(include_str!("../../../assets/kernels/pool.wgsl"), grid(count.div_ceil(64), caps))
 }
-
-/// Tests NaN by its bits: compilers may take it that there is none.
-const NAN_ABOVE: &str = "
-fn is_nan(a: f32) -> bool { return (bitcast<u32>(a) & 0x7fffffffu) > 0x7f800000u; }
-fn above(a: T, b: T) -> bool { return !is_nan(b) && (a > b || is_nan(a)); }
-";

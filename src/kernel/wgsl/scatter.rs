@@ -68,15 +68,15 @@ fn combine_code(builder: &mut Builder, class: Class, reduce: ScatterReduce) {
         (ScatterReduce::Replace, _) => "b",
         (ScatterReduce::Add, _) => "a + b",
         (ScatterReduce::Mul, _) => "a * b",
-        (ScatterReduce::Min, Class::Float) => "select(select(min(a, b), b, is_nan(b)), a, is_nan(a))",
-        (ScatterReduce::Max, Class::Float) => "select(select(max(a, b), b, is_nan(b)), a, is_nan(a))",
+        (ScatterReduce::Min, Class::Float) => "min_f32(a, b)",
+        (ScatterReduce::Max, Class::Float) => "max_f32(a, b)",
         (ScatterReduce::Min, _) => "min(a, b)",
         (ScatterReduce::Max, _) => "max(a, b)",
     };
     builder.alias("T", wgsl_type(class));
     if class == Class::Float {
-        // By bits: compilers may take it that there is no NaN.
-        builder.code("fn is_nan(a: f32) -> bool { return (bitcast<u32>(a) & 0x7fffffffu) > 0x7f800000u; }");
+        builder.code(include_str!("../../../assets/kernels/lib/is_nan.wgsl"));
+        builder.code(include_str!("../../../assets/kernels/lib/min_max.wgsl"));
     }
     builder.code(&format!("fn combine(a: T, b: T) -> T {{ return {result}; }}"));
 }

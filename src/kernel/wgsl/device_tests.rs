@@ -1,0 +1,243 @@
+//! Runs single steps on a real device, for the tests of kernels against plain host loops.
+
+use std::sync::OnceLock;
+
+use bevy::tasks::block_on;
+use wgpu::util::DeviceExt;
+
+use super::lower;
+use crate::kernel::{Access, Caps, Kernel, Launch};
+use crate::plan::{Operand, Source, Step};
+use crate::tensor::{DType, Layout};
+
+/// The device all tests share.
+struct Gpu {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    caps: Caps,
+}
+
+fn gpu() -> &'static Gpu {
+    static GPU: OnceLock<Gpu> = OnceLock::new();
+    GPU.get_or_init(|| {
+        let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+        descriptor.backends = wgpu::Backends::VULKAN;
+        let instance = wgpu::Instance::new(descriptor);
+        let adapter = block_on(instance.request_adapter(&wgpu::RequestAdapterOptions::default()))
+            .expect("no Vulkan adapter: install mesa-vulkan-drivers for a software one");
+        let info = adapter.get_info();
+        let features = adapter.features() & wgpu::Features::SUBGROUP;
+        let (device, queue) = block_on(adapter.request_device(&wgpu::DeviceDescriptor {
+            required_features: features,
+            required_limits: adapter.limits(),
+            ..Default::default()
+        }))
+        .expect("the adapter gives a device");
+        let limits = device.limits();
+        let fixed = info.subgroup_min_size == info.subgroup_max_size;
+        let caps = Caps {
+            subgroup: (features.contains(wgpu::Features::SUBGROUP) && fixed).then_some(info.subgroup_min_size),
+            software: info.device_type == wgpu::DeviceType::Cpu,
+            invocations: limits.max_compute_invocations_per_workgroup,
+            workgroup_memory: limits.max_compute_workgroup_storage_size,
+            workgroups: limits.max_compute_workgroups_per_dimension,
+        };
+        Gpu { device, queue, caps }
+    })
+}
+
+/// What the test device offers.
+pub(super) fn caps() -> Caps {
+    gpu().caps
+}
+
+/// Every choice of variants that the test device can run.
+pub(super) fn all_caps() -> Vec<Caps> {
+    let caps = caps();
+    let mut all = vec![caps];
+    all.push(Caps { software: !caps.software, ..caps });
+    all.push(Caps { subgroup: None, ..caps });
+    all.push(Caps { subgroup: None, software: !caps.software, ..caps });
+    all
+}
+
+/// Runs `step` on these buffers with the test device's variants and gives all buffers back. `scalars` are the batch's.
+pub(super) fn run_step(step: &Step, buffers: &[(Source, Vec<u32>)], scalars: &[u32]) -> Vec<(Source, Vec<u32>)> {
+    run_step_with(step, buffers, scalars, &caps()).0
+}
+
+/// As [`run_step`], with the variants that `caps` choose; also gives the number of faults counted.
+pub(super) fn run_step_with(
+    step: &Step,
+    buffers: &[(Source, Vec<u32>)],
+    scalars: &[u32],
+    caps: &Caps,
+) -> (Vec<(Source, Vec<u32>)>, u32) {
+    let Some(launch) = lower(step, caps) else { return (buffers.to_vec(), 0) };
+    super::tests::check(&launch);
+    run(&launch, buffers, scalars)
+}
+
+fn run(launch: &Launch, buffers: &[(Source, Vec<u32>)], scalars: &[u32]) -> (Vec<(Source, Vec<u32>)>, u32) {
+    let Gpu { device, queue, .. } = gpu();
+    // SAFETY: the texts are our own, and guard their accesses; this is how the crate runs them.
+    let module = unsafe {
+        device.create_shader_module_trusted(
+            wgpu::ShaderModuleDescriptor {
+                label: Some(launch.name),
+                source: wgpu::ShaderSource::Wgsl(launch.wgsl.as_str().into()),
+            },
+            wgpu::ShaderRuntimeChecks::unchecked(),
+        )
+    };
+    let storage = |binding: usize, access: Access| wgpu::BindGroupLayoutEntry {
+        binding: binding as u32,
+        visibility: wgpu::ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer {
+            ty: wgpu::BufferBindingType::Storage { read_only: access == Access::Read },
+            has_dynamic_offset: false,
+            min_binding_size: None,
+        },
+        count: None,
+    };
+    let mut entries = vec![wgpu::BindGroupLayoutEntry {
+        binding: 0,
+        visibility: wgpu::ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer {
+            ty: wgpu::BufferBindingType::Uniform,
+            has_dynamic_offset: false,
+            min_binding_size: None,
+        },
+        count: None,
+    }];
+    entries.extend(launch.bindings.iter().enumerate().map(|(i, b)| storage(i + 1, b.access)));
+    if launch.counts_faults {
+        entries.push(storage(launch.bindings.len() + 1, Access::ReadWrite));
+    }
+    let group_layout =
+        device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries });
+    let layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        bind_group_layouts: &[Some(&group_layout)],
+        ..Default::default()
+    });
+    let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+        label: Some(launch.name),
+        layout: Some(&layout),
+        module: &module,
+        entry_point: Some("main"),
+        compilation_options: wgpu::PipelineCompilationOptions {
+            zero_initialize_workgroup_memory: false,
+            ..Default::default()
+        },
+        cache: None,
+    });
+    let make = |words: &[u32], usage| {
+        device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
+            label: None,
+            contents: bytemuck::cast_slice(words),
+            usage: usage | wgpu::BufferUsages::COPY_SRC,
+        })
+    };
+    let mut params = launch.params.clone();
+    for &(word, scalar) in &launch.patches {
+        params[word as usize] = scalars[scalar as usize];
+    }
+    let params = make(&params, wgpu::BufferUsages::UNIFORM);
+    let memory: Vec<_> = buffers.iter().map(|(_, words)| make(words, wgpu::BufferUsages::STORAGE)).collect();
+    let faults = make(&[0], wgpu::BufferUsages::STORAGE);
+    let mut bound = vec![&params];
+    for binding in &launch.bindings {
+        let at = buffers.iter().position(|b| b.0 == binding.source).expect("the test gives every source");
+        bound.push(&memory[at]);
+    }
+    if launch.counts_faults {
+        bound.push(&faults);
+    }
+    let entries: Vec<_> = bound
+        .iter()
+        .enumerate()
+        .map(|(i, b)| wgpu::BindGroupEntry { binding: i as u32, resource: b.as_entire_binding() })
+        .collect();
+    let group =
+        device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout: &group_layout, entries: &entries });
+    let mut encoder = device.create_command_encoder(&Default::default());
+    {
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        pass.set_pipeline(&pipeline);
+        pass.set_bind_group(0, &group, &[]);
+        let [x, y, z] = launch.workgroups;
+        pass.dispatch_workgroups(x, y, z);
+    }
+    let staged: Vec<_> = memory
+        .iter()
+        .chain([&faults])
+        .map(|from| {
+            let to = device.create_buffer(&wgpu::BufferDescriptor {
+                label: None,
+                size: from.size(),
+                usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+                mapped_at_creation: false,
+            });
+            encoder.copy_buffer_to_buffer(from, 0, &to, 0, from.size());
+            to
+        })
+        .collect();
+    queue.submit([encoder.finish()]);
+    let read = |buffer: &wgpu::Buffer| -> Vec<u32> {
+        buffer.slice(..).map_async(wgpu::MapMode::Read, |result| result.expect("the buffer maps"));
+        device.poll(wgpu::PollType::wait_indefinitely()).expect("the device answers");
+        bytemuck::cast_slice(&buffer.slice(..).get_mapped_range()).to_vec()
+    };
+    let mut words: Vec<_> = staged.iter().map(read).collect();
+    let faults = words.pop().map_or(0, |w| w[0]);
+    (buffers.iter().map(|b| b.0).zip(words).collect(), faults)
+}
+
+/// A step of `kernel`.
+pub(super) fn step(kernel: Kernel, inputs: Vec<Operand>, outputs: Vec<Operand>, scalars: &[u32]) -> Step {
+    Step {
+        kernel,
+        inputs: inputs.into(),
+        outputs: outputs.into_iter().collect(),
+        scalars: scalars.into(),
+        nodes: Default::default(),
+    }
+}
+
+/// A contiguous operand that begins at `offset` of slot `slot`.
+pub(super) fn operand(slot: u32, dtype: DType, shape: &[usize], offset: usize) -> Operand {
+    Operand { source: Source::Slot(slot), dtype, layout: Layout { offset, ..Layout::contiguous(shape) } }
+}
+
+/// Numbers between -1 and 1 that look random and are the same in every run.
+pub(super) fn noise(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b1) | 1;
+    (0..count)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            (state >> 8) as f32 / 8_388_608.0 - 1.0
+        })
+        .collect()
+}
+
+/// The words of floats.
+pub(super) fn words(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+/// The floats of words.
+pub(super) fn floats(words: &[u32]) -> Vec<f32> {
+    words.iter().map(|w| f32::from_bits(*w)).collect()
+}
+
+/// Fails where numbers differ by more than `tolerance`, absolute or relative to the larger.
+pub(super) fn assert_close(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}: lengths");
+    for (i, (&g, &w)) in got.iter().zip(want).enumerate() {
+        let equal = g == w || g.is_nan() && w.is_nan();
+        let near = (g - w).abs() <= tolerance * w.abs().max(1.0);
+        assert!(equal || near, "{what}: element {i} is {g}, not {w}");
+    }
+}

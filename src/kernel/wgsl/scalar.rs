@@ -1,0 +1,246 @@
+//! Programs of scalar expressions as WGSL: the function `element` of fused kernels.
+
+use core::fmt::Write;
+
+use crate::kernel::{Expr, Params, Primitive, Program, Reg, wgsl_type};
+use crate::record::BinaryOp;
+use crate::tensor::{Class, DType};
+
+/// The functions of `assets/kernels/lib` that a text calls: only those become part of it.
+#[derive(Default)]
+pub(super) struct Library(Vec<&'static str>);
+
+/// Every file of the library: its name, the files it needs, its text.
+const LIBRARY: [(&str, &[&str], &str); 19] = [
+    ("is_nan", &[], include_str!("../../../assets/kernels/lib/is_nan.wgsl")),
+    ("is_inf", &[], include_str!("../../../assets/kernels/lib/is_inf.wgsl")),
+    ("from_bits", &[], include_str!("../../../assets/kernels/lib/from_bits.wgsl")),
+    ("min_max", &["is_nan"], include_str!("../../../assets/kernels/lib/min_max.wgsl")),
+    ("sign_f32", &["is_nan"], include_str!("../../../assets/kernels/lib/sign_f32.wgsl")),
+    ("log_f32", &["is_inf", "from_bits"], include_str!("../../../assets/kernels/lib/log_f32.wgsl")),
+    ("exp_f32", &["is_nan", "from_bits"], include_str!("../../../assets/kernels/lib/exp_f32.wgsl")),
+    ("tanh_f32", &["is_nan"], include_str!("../../../assets/kernels/lib/tanh_f32.wgsl")),
+    ("erf_f32", &["is_nan"], include_str!("../../../assets/kernels/lib/erf_f32.wgsl")),
+    ("trig", &["from_bits"], include_str!("../../../assets/kernels/lib/trig.wgsl")),
+    ("power_f32", &["is_nan", "is_inf", "from_bits"], include_str!("../../../assets/kernels/lib/power_f32.wgsl")),
+    ("power_u32", &[], include_str!("../../../assets/kernels/lib/power_u32.wgsl")),
+    ("power_i32", &["power_u32"], include_str!("../../../assets/kernels/lib/power_i32.wgsl")),
+    ("divide_i32", &[], include_str!("../../../assets/kernels/lib/divide_i32.wgsl")),
+    ("divide_u32", &[], include_str!("../../../assets/kernels/lib/divide_u32.wgsl")),
+    ("remainder_f32", &["from_bits"], include_str!("../../../assets/kernels/lib/remainder_f32.wgsl")),
+    ("to_integer", &["is_nan"], include_str!("../../../assets/kernels/lib/to_integer.wgsl")),
+    ("round_f16", &["from_bits"], include_str!("../../../assets/kernels/lib/round_f16.wgsl")),
+    ("hash", &[], include_str!("../../../assets/kernels/lib/hash.wgsl")),
+];
+
+impl Library {
+    /// Makes a file part of the text.
+    pub(super) fn need(&mut self, name: &'static str) {
+        if self.0.contains(&name) {
+            return;
+        }
+        let needs = LIBRARY.iter().find(|file| file.0 == name).map_or(&[][..], |file| file.1);
+        for need in needs {
+            self.need(need);
+        }
+        self.0.push(name);
+    }
+
+    /// The text of all files needed.
+    pub(super) fn text(&self) -> String {
+        LIBRARY.iter().filter(|file| self.0.contains(&file.0)).map(|file| file.2).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// The text of `fn element(in0: …, in1: …) -> Out`, which computes all outputs of one element. `inputs` are the classes of the inputs;
+/// `scalars` the positions of the step's scalars in the batch. Numbers that no literal can spell become parameters.
+pub(super) fn element(
+    program: &Program,
+    inputs: &[Class],
+    scalars: &[u32],
+    params: &mut Params,
+    library: &mut Library,
+) -> String {
+    let mut text = String::from("struct Out {\n");
+    // Writing to a string cannot fail.
+    for (i, &reg) in program.outputs.iter().enumerate() {
+        let _ = writeln!(text, "    v{i}: {},", wgsl_type(program.class(reg)));
+    }
+    let arguments: Vec<_> = inputs.iter().enumerate().map(|(i, c)| format!("in{i}: {}", wgsl_type(*c))).collect();
+    let _ = writeln!(text, "}}\nfn element({}) -> Out {{", arguments.join(", "));
+    let mut declared: Vec<(u16, Class)> = Vec::new();
+    for (i, _) in live(program).into_iter().enumerate().filter(|(_, live)| *live) {
+        let value = match program.exprs[i] {
+            Expr::Input(input, _) => format!("in{input}"),
+            Expr::Scalar(scalar, class) => {
+                let name = format!("s{scalar}_{}", wgsl_type(class));
+                if !declared.contains(&(scalar, class)) {
+                    declared.push((scalar, class));
+                    // A scalar that is not there is a planner's mistake; it reads as the first rather than panicking.
+                    let position = scalars.get(scalar as usize).or(scalars.first()).copied().unwrap_or(0);
+                    params.scalar(&name, class, position);
+                }
+                format!("params.{name}")
+            }
+            Expr::Const(bits, class) => constant(i, bits, class, params),
+            Expr::Unary(op, x) => unary(op, program.class(x), &r(x), library),
+            Expr::Binary(op, a, b) => binary(op, program.class(a), &r(a), &r(b), library),
+            Expr::Select(c, a, b) => format!("select({}, {}, {} != 0u)", r(b), r(a), r(c)),
+            Expr::Cast(x, dtype) => cast(dtype, program.class(x), &r(x), library),
+            Expr::Hash(position, seed) => {
+                library.need("hash");
+                format!("hash({}, {})", r(position), r(seed))
+            }
+        };
+        let _ = writeln!(text, "    let r{i} = {value};");
+    }
+    let outputs: Vec<_> = program.outputs.iter().map(|&reg| r(reg)).collect();
+    let _ = writeln!(text, "    return Out({});\n}}", outputs.join(", "));
+    text
+}
+
+/// A register's name.
+fn r(reg: Reg) -> String {
+    format!("r{}", reg.0)
+}
+
+/// Which steps the outputs depend on. Operands come before their users, so one backward pass sees all.
+fn live(program: &Program) -> Vec<bool> {
+    let mut live = vec![false; program.exprs.len()];
+    for reg in &program.outputs {
+        live[reg.0 as usize] = true;
+    }
+    for i in (0..program.exprs.len()).rev() {
+        if !live[i] {
+            continue;
+        }
+        let operands = match program.exprs[i] {
+            Expr::Input(..) | Expr::Scalar(..) | Expr::Const(..) => [None; 3],
+            Expr::Unary(_, x) | Expr::Cast(x, _) => [Some(x), None, None],
+            Expr::Binary(_, a, b) | Expr::Hash(a, b) => [Some(a), Some(b), None],
+            Expr::Select(a, b, c) => [Some(a), Some(b), Some(c)],
+        };
+        for reg in operands.into_iter().flatten() {
+            live[reg.0 as usize] = true;
+        }
+    }
+    live
+}
+
+/// The inputs that the outputs depend on.
+pub(super) fn live_inputs(program: &Program, inputs: usize) -> Vec<bool> {
+    let mut used = vec![false; inputs];
+    for (expr, live) in program.exprs.iter().zip(live(program)) {
+        if let (Expr::Input(i, _), true) = (expr, live)
+            && let Some(used) = used.get_mut(*i as usize)
+        {
+            *used = true;
+        }
+    }
+    used
+}
+
+/// A number as an exact literal, or as a parameter where there is none.
+fn constant(register: usize, bits: u32, class: Class, params: &mut Params) -> String {
+    match class {
+        Class::Float if f32::from_bits(bits).is_finite() => format!("{:?}f", f32::from_bits(bits)),
+        Class::Float => {
+            params.size(&format!("c{register}"), bits as usize);
+            format!("bitcast<f32>(params.c{register})")
+        }
+        // Converted, as the lowest number has no literal of its own.
+        Class::Int => format!("i32({})", bits as i32),
+        Class::Uint => format!("{bits}u"),
+    }
+}
+
+fn unary(op: Primitive, class: Class, x: &str, library: &mut Library) -> String {
+    let mut call = |file: &'static str, text: String| {
+        library.need(file);
+        text
+    };
+    match (op, class) {
+        (Primitive::Neg, Class::Uint) => format!("0u - {x}"),
+        (Primitive::Neg, _) => format!("-{x}"),
+        (Primitive::Abs, Class::Uint) => x.to_owned(),
+        (Primitive::Abs, _) => format!("abs({x})"),
+        (Primitive::Sign, Class::Float) => call("sign_f32", format!("sign_f32({x})")),
+        (Primitive::Sign, Class::Int) => format!("sign({x})"),
+        (Primitive::Sign, Class::Uint) => format!("min({x}, 1u)"),
+        (Primitive::Not, _) => format!("select(0u, 1u, {x} == 0u)"),
+        (Primitive::IsNan, Class::Float) => call("is_nan", format!("select(0u, 1u, is_nan({x}))")),
+        (Primitive::IsInf, Class::Float) => call("is_inf", format!("select(0u, 1u, is_inf({x}))")),
+        (Primitive::IsNan | Primitive::IsInf, _) => "0u".to_owned(),
+        (Primitive::Exp, _) => call("exp_f32", format!("exp_f32({x})")),
+        (Primitive::Log, _) => call("log_f32", format!("log_f32({x})")),
+        (Primitive::Sqrt, _) => format!("sqrt({x})"),
+        (Primitive::Sin, _) => call("trig", format!("sine({x}, 0u)")),
+        (Primitive::Cos, _) => call("trig", format!("sine({x}, 1u)")),
+        (Primitive::Floor, _) => format!("floor({x})"),
+        (Primitive::Ceil, _) => format!("ceil({x})"),
+        (Primitive::Round, _) => format!("round({x})"),
+        (Primitive::Trunc, _) => format!("trunc({x})"),
+        (Primitive::Erf, _) => call("erf_f32", format!("erf_f32({x})")),
+        (Primitive::Tanh, _) => call("tanh_f32", format!("tanh_f32({x})")),
+    }
+}
+
+fn binary(op: BinaryOp, class: Class, a: &str, b: &str, library: &mut Library) -> String {
+    let ty = wgsl_type(class);
+    let mut call = |file: &'static str, function: &str| {
+        library.need(file);
+        format!("{function}({a}, {b})")
+    };
+    let divide = if class == Class::Uint { "divide_u32" } else { "divide_i32" };
+    match (op, class) {
+        (BinaryOp::Add, _) => format!("{a} + {b}"),
+        (BinaryOp::Sub, _) => format!("{a} - {b}"),
+        (BinaryOp::Mul, _) => format!("{a} * {b}"),
+        (BinaryOp::Div, Class::Float) => format!("{a} / {b}"),
+        (BinaryOp::Div, _) => call(divide, divide),
+        (BinaryOp::Pow, Class::Float) => call("power_f32", "power_f32"),
+        (BinaryOp::Pow, Class::Int) => call("power_i32", "power_i32"),
+        (BinaryOp::Pow, Class::Uint) => call("power_u32", "power_u32"),
+        (BinaryOp::Min, Class::Float) => call("min_max", "min_f32"),
+        (BinaryOp::Max, Class::Float) => call("min_max", "max_f32"),
+        (BinaryOp::Min, _) => format!("min({a}, {b})"),
+        (BinaryOp::Max, _) => format!("max({a}, {b})"),
+        (BinaryOp::Mod, Class::Float) => call("remainder_f32", "modulo_f32"),
+        (BinaryOp::Rem, Class::Float) => call("remainder_f32", "remainder_f32"),
+        (BinaryOp::Mod, Class::Int) => call("divide_i32", "modulo_i32"),
+        (BinaryOp::Mod | BinaryOp::Rem, _) => call(divide, &format!("remainder_{ty}")),
+        (BinaryOp::Eq, _) => format!("select(0u, 1u, {a} == {b})"),
+        // Not `!=`, which backends may make an ordered comparison that is false for NaN.
+        (BinaryOp::Ne, _) => format!("select(1u, 0u, {a} == {b})"),
+        (BinaryOp::Lt, _) => format!("select(0u, 1u, {a} < {b})"),
+        (BinaryOp::Le, _) => format!("select(0u, 1u, {a} <= {b})"),
+        (BinaryOp::Gt, _) => format!("select(0u, 1u, {a} > {b})"),
+        (BinaryOp::Ge, _) => format!("select(0u, 1u, {a} >= {b})"),
+        (BinaryOp::And, _) => format!("{a} & {b}"),
+        (BinaryOp::Or, _) => format!("{a} | {b}"),
+        (BinaryOp::Xor, _) => format!("{a} ^ {b}"),
+    }
+}
+
+fn cast(dtype: DType, from: Class, x: &str, library: &mut Library) -> String {
+    let float = from == Class::Float;
+    if float && matches!(dtype, DType::I32 | DType::U32 | DType::I8 | DType::U8) {
+        library.need("to_integer");
+    }
+    match dtype {
+        DType::F32 => format!("f32({x})"),
+        DType::F16 => {
+            library.need("round_f16");
+            format!("round_f16(f32({x}))")
+        }
+        DType::I32 if float => format!("to_i32({x})"),
+        DType::U32 if float => format!("to_u32({x})"),
+        DType::I8 if float => format!("to_range({x}, -128.0, 127.0)"),
+        DType::U8 if float => format!("u32(to_range({x}, 0.0, 255.0))"),
+        DType::I32 => format!("i32({x})"),
+        DType::U32 => format!("u32({x})"),
+        DType::I8 => format!("(i32({x}) << 24u) >> 24u"),
+        DType::U8 => format!("u32({x}) & 255u"),
+        DType::Bool => format!("select(1u, 0u, {x} == {}(0))", wgsl_type(from)),
+    }
+}
