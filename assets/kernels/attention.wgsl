@@ -110,7 +110,7 @@ fn main(
                 scores[row + j] = e;
                 sum += e;
             }
-            let scale = exp(before - largest);
+            let scale = weigh(before, largest);
             maxima[lane] = largest;
             sums[lane] = sums[lane] * scale + sum;
             rescale[lane] = scale;

@@ -54,7 +54,7 @@ fn main(
         }
         let before = largest;
         largest = max(before, tree[0]);
-        let scale = exp(before - largest);
+        let scale = weigh(before, largest);
         let e = weigh(score, largest);
         sum = sum * scale + e;
         scores[lane] = e;

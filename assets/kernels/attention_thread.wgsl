@@ -47,7 +47,7 @@ fn main(
         score = select(vec4(params.hidden), score, first + vec4(0u, 1u, 2u, 3u) < vec4(seen));
         let before = largest;
         largest = max(max(max(score.x, score.y), max(score.z, score.w)), before);
-        let scale = exp(before - largest);
+        let scale = weigh(before, largest);
         let weights = vec4(
             weigh(score.x, largest),
             weigh(score.y, largest),

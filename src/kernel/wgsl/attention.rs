@@ -56,12 +56,15 @@ fn stride_params(params: &mut Params, name: &str, operand: &Operand) {
     }
 }
 
-/// What every form does alike: `visible(query)`, how many keys it sees; `adjust(…)`, a dot product as a score; `weigh(…)`, a score as a weight.
-/// A mask of −∞ hides a key.
+/// What every form does alike: `visible(query)`, how many keys it sees; `adjust(…)`, a dot product as a score; `weigh(…)`, a score as a weight
+/// (0 where the exponential is no number worth adding, as drivers differ there). A mask of −∞ hides a key.
 fn score_code(builder: &mut Builder, kernel: &AttentionKernel) {
     builder.code(
         "const LOWEST: f32 = -0x1.fffffep+127f;
-fn weigh(score: f32, largest: f32) -> f32 { return select(exp(score - largest), 0.0, score < LOWEST); }
+fn weigh(score: f32, largest: f32) -> f32 {
+    let difference = score - largest;
+    return select(exp(difference), 0.0, difference < -103.0);
+}
 fn visible(query: u32) -> u32 {
     let seen = min(params.valid, params.keys);",
     );

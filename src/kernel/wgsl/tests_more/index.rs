@@ -154,8 +154,9 @@ fn scatter_elements_matches_loops_and_counts_faults() {
 
 #[test]
 fn scatter_nd_matches_loops_and_counts_faults() {
-    let cases = [(9, 4, 1, 3), (5, 3, 2, 7), (65, 2, 3, 1), (2, 5, 2, 33), (3, 1, 0, 4)];
-    for (reduce, (tuples, n, depth, inner)) in REDUCES.into_iter().zip(cases) {
+    let cases = [(9, 4, 1, 3), (5, 3, 2, 7), (65, 2, 3, 1), (2, 5, 2, 33), (3, 1, 0, 4), (70, 66, 1, 1001)];
+    // The last is large enough for several elements a thread.
+    for (reduce, (tuples, n, depth, inner)) in REDUCES.into_iter().cycle().zip(cases) {
         for dtype in [DType::F32, DType::I8, DType::U32] {
             let dims = vec![n; depth];
             let shape = [&dims[..], &[inner]].concat();
