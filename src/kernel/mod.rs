@@ -14,6 +14,7 @@ mod wgsl;
 use smallvec::SmallVec;
 
 pub(crate) use expr::{Expr, Primitive, Program, Reg};
+pub(crate) use wgsl::lower;
 pub(crate) use launch::{Access, Binding, Caps, Launch, Params, buffer_type, wgsl_type};
 
 use crate::record::{InnerOp, NormKind, PoolKind, ReduceKind, ScatterReduce, Window};
@@ -274,9 +275,4 @@ impl Kernel {
             Kernel::Attention(k) => flagged(&["q", "k", "v"], &[(k.mask, "mask")]),
         }
     }
-}
-
-/// Until wgsl is merged.
-pub(crate) fn lower(_: &crate::plan::Step, _: &Caps) -> Option<Launch> {
-    None
 }

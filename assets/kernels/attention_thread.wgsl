@@ -1,0 +1,71 @@
+// Attention without barriers, for adapters that are a CPU in disguise: a thread takes one query and COLUMNS columns of the values, and walks the
+// keys four at a time.
+
+@compute @workgroup_size(64)
+fn main(
+    @builtin(workgroup_id) wid: vec3<u32>,
+    @builtin(num_workgroups) nwg: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let work = workgroup_index(wid, nwg) * 64u + lane;
+    if work >= params.work {
+        return;
+    }
+    // Queries of a head are neighbours, and so meet the same keys at the same time.
+    let query = work % params.queries;
+    var rest = work / params.queries;
+    let chunk = rest % params.chunks * COLUMNS;
+    rest = rest / params.chunks;
+    let head = rest % params.heads;
+    let batch = rest / params.heads;
+    let group = head * params.groups / params.heads;
+    let q_start = params.q_offset + batch * u32(params.q_batch) + head * u32(params.q_head) + query * u32(params.q_row);
+    let k_start = params.k_offset + batch * u32(params.k_batch) + group * u32(params.k_head);
+    let v_start = params.v_offset + batch * u32(params.v_batch) + group * u32(params.v_head);
+    let columns = min(COLUMNS, params.value - chunk);
+
+    var total: array<f32, COLUMNS>;
+    var largest = LOWEST;
+    var sum = 0.0;
+    let seen = visible(query);
+    for (var first = 0u; first < seen; first += 4u) {
+        // Keys past the last repeat it, and are hidden.
+        let key = min(first + vec4(0u, 1u, 2u, 3u), vec4(seen - 1u));
+        let k_at = k_start + key * u32(params.k_row);
+        var products = vec4(0.0);
+        for (var d = 0u; d < params.qk; d++) {
+            let at = k_at + d * u32(params.k_column);
+            let keys = vec4(load_k(at.x), load_k(at.y), load_k(at.z), load_k(at.w));
+            products += load_q(q_start + d * u32(params.q_column)) * keys;
+        }
+        var score = vec4(
+            adjust(products.x, batch, head, query, key.x),
+            adjust(products.y, batch, head, query, key.y),
+            adjust(products.z, batch, head, query, key.z),
+            adjust(products.w, batch, head, query, key.w),
+        );
+        score = select(vec4(params.hidden), score, first + vec4(0u, 1u, 2u, 3u) < vec4(seen));
+        let before = largest;
+        largest = max(max(max(score.x, score.y), max(score.z, score.w)), before);
+        let scale = weigh(before, largest);
+        let weights = vec4(
+            weigh(score.x, largest),
+            weigh(score.y, largest),
+            weigh(score.z, largest),
+            weigh(score.w, largest),
+        );
+        sum = sum * scale + weights.x + weights.y + weights.z + weights.w;
+        let v_at = v_start + chunk * u32(params.v_column) + key * u32(params.v_row);
+        for (var c = 0u; c < columns; c++) {
+            let at = v_at + c * u32(params.v_column);
+            let values = vec4(load_v(at.x), load_v(at.y), load_v(at.z), load_v(at.w));
+            total[c] = total[c] * scale + dot(weights, values);
+        }
+    }
+
+    let inverse = select(0.0, 1.0 / sum, sum != 0.0);
+    let row = ((batch * params.heads + head) * params.queries + query) * params.value + chunk;
+    for (var c = 0u; c < columns; c++) {
+        y[params.y_offset + row + c] = total[c] * inverse;
+    }
+}

@@ -1,0 +1,33 @@
+// `data` with updates combined in along one axis. A thread owns one output element and walks the updates of its line in order, so results do not
+// depend on timing. `line_of(p)` is the line's start in `index` and `updates`, and whether they have such a line.
+
+@compute @workgroup_size(64)
+fn main(
+    @builtin(workgroup_id) wid: vec3<u32>,
+    @builtin(num_workgroups) nwg: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let element = workgroup_index(wid, nwg) * 64u + lane;
+    if element >= params.count {
+        return;
+    }
+    var value = load_data(params.data_offset + element);
+    let line = line_of(element);
+    if line.exists {
+        let own = (element / params.inner) % params.n;
+        var wrong = 0u;
+        for (var j = 0u; j < params.updates; j++) {
+            let at = line.at + j * params.updates_inner;
+            let place = resolve(at, params.n);
+            if place.at == own {
+                value = combine(value, load_updates(params.updates_offset + at));
+            }
+            wrong += place.fault;
+        }
+        // All elements of a line meet the same updates; the first counts for them.
+        if own == 0u && wrong != 0u {
+            atomicAdd(&faults[0], wrong);
+        }
+    }
+    y[params.y_offset + element] = value;
+}

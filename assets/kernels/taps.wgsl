@@ -1,0 +1,24 @@
+// Weighted sums of a few elements along one axis: a thread computes one output element.
+
+@compute @workgroup_size(64)
+fn main(
+    @builtin(workgroup_id) wid: vec3<u32>,
+    @builtin(num_workgroups) nwg: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let element = workgroup_index(wid, nwg) * 64u + lane;
+    if element >= params.count {
+        return;
+    }
+    let inner = element % params.inner;
+    let rest = element / params.inner;
+    let first = (rest % params.out) * params.taps;
+    let line = params.x_offset + (rest / params.out) * params.n * params.inner + inner;
+    var sum = 0.0;
+    for (var tap = first; tap < first + params.taps; tap++) {
+        // Positions are in range; the clamp keeps a wrong table from reading elsewhere.
+        let position = min(u32(load_position(params.position_offset + tap)), params.n - 1u);
+        sum += load_weight(params.weight_offset + tap) * load_x(line + position * params.inner);
+    }
+    y[params.y_offset + element] = sum;
+}

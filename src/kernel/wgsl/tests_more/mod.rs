@@ -1,0 +1,156 @@
+//! Kernels against plain loops, in every form they have, at awkward sizes.
+
+mod attention;
+mod index;
+mod lines;
+mod windows;
+
+use half::f16;
+use smallvec::SmallVec;
+
+use super::device_tests::run_step_with;
+use crate::kernel::*;
+use crate::plan::{Operand, Source, Step};
+use crate::tensor::{Class, DType, Layout, Shape};
+
+/// Elements before the data of every operand, so that offsets matter.
+const OFFSET: usize = 5;
+
+/// An input: its storage's elements, and how they are seen.
+#[derive(Clone)]
+struct Input {
+    dtype: DType,
+    layout: Layout,
+    storage: Vec<f64>,
+}
+
+impl Input {
+    fn new(dtype: DType, shape: impl Into<Shape>, values: &[f64]) -> Self {
+        let layout = Layout { offset: OFFSET, ..Layout::contiguous(shape) };
+        assert_eq!(layout.elements(), values.len());
+        let storage = [vec![1.0; OFFSET], values.to_vec(), vec![1.0; 3]].concat();
+        Self { dtype, layout, storage }
+    }
+
+    /// Pseudo-random eighths between −2 and 2 (0 and 4 if unsigned), which every float type holds.
+    fn random(dtype: DType, shape: impl Into<Shape>, seed: u32) -> Self {
+        let shape = shape.into();
+        let values = noise(dtype, shape.elements(), seed);
+        Self::new(dtype, shape, &values)
+    }
+
+    /// The elements as seen, row-major.
+    fn values(&self) -> Vec<f64> {
+        (0..self.layout.elements()).map(|i| self.storage[self.layout.position(i)]).collect()
+    }
+}
+
+fn noise(dtype: DType, n: usize, seed: u32) -> Vec<f64> {
+    let mut state = seed.wrapping_mul(2654435761).wrapping_add(12345);
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        f64::from(state >> 8 & 31)
+    };
+    (0..n)
+        .map(|_| match dtype.class() {
+            _ if dtype == DType::Bool => next() % 2.0,
+            Class::Float => next() / 8.0 - 2.0,
+            Class::Int => next() - 16.0,
+            Class::Uint => next(),
+        })
+        .collect()
+}
+
+fn pack(dtype: DType, values: &[f64]) -> Vec<u32> {
+    let mut bytes: Vec<u8> = values
+        .iter()
+        .flat_map(|&v| match dtype {
+            DType::F32 => (v as f32).to_le_bytes().to_vec(),
+            DType::F16 => f16::from_f64(v).to_le_bytes().to_vec(),
+            DType::I32 => (v as i32).to_le_bytes().to_vec(),
+            DType::U32 => (v as u32).to_le_bytes().to_vec(),
+            DType::I8 => (v as i8).to_le_bytes().to_vec(),
+            DType::U8 | DType::Bool => vec![v as u8],
+        })
+        .collect();
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytemuck::pod_collect_to_vec(&bytes)
+}
+
+fn unpack(dtype: DType, words: &[u32]) -> Vec<f64> {
+    words
+        .iter()
+        .map(|&w| match dtype {
+            DType::F32 => f64::from(f32::from_bits(w)),
+            DType::I32 => f64::from(w as i32),
+            _ => f64::from(w),
+        })
+        .collect()
+}
+
+/// Devices that make every form of a kernel be chosen.
+fn devices() -> [Caps; 3] {
+    let gpu = Caps { subgroup: None, software: false, invocations: 256, workgroup_memory: 16384, workgroups: 65535 };
+    [gpu, Caps { invocations: 128, workgroups: 3, ..gpu }, Caps { software: true, ..gpu }]
+}
+
+fn step(kernel: Kernel, inputs: &[Input], dtype: DType, shape: impl Into<Shape>, scalars: usize) -> Step {
+    let operand =
+        |i: usize, dtype, layout: &Layout| Operand { source: Source::Slot(i as u32), dtype, layout: layout.clone() };
+    let out = Layout { offset: OFFSET, ..Layout::contiguous(shape) };
+    Step {
+        kernel,
+        inputs: inputs.iter().enumerate().map(|(i, input)| operand(i, input.dtype, &input.layout)).collect(),
+        outputs: SmallVec::from_elem(operand(inputs.len(), dtype, &out), 1),
+        // In another order than the kernel's.
+        scalars: (0..scalars as u32).rev().collect(),
+        nodes: SmallVec::new(),
+    }
+}
+
+/// Runs the step in every form and compares. `scalars` in the kernel's order. Gives the faults.
+#[track_caller]
+fn check(
+    kernel: Kernel,
+    inputs: &[Input],
+    dtype: DType,
+    shape: impl Into<Shape>,
+    scalars: &[u32],
+    expected: &[f64],
+) -> u32 {
+    let step = step(kernel, inputs, dtype, shape, scalars.len());
+    let n = step.outputs[0].layout.elements();
+    assert_eq!(n, expected.len(), "the test's own loops");
+    let scalars: Vec<u32> = scalars.iter().rev().copied().collect();
+    let source = |i: usize| Source::Slot(i as u32);
+    let mut buffers: Vec<(Source, Vec<u32>)> =
+        inputs.iter().enumerate().map(|(i, input)| (source(i), pack(input.dtype, &input.storage))).collect();
+    buffers.push((source(inputs.len()), vec![0xdead; n + OFFSET + 7]));
+    let mut counted = None;
+    for caps in devices() {
+        let (buffers, faults) = run_step_with(&step, &buffers, &scalars, &caps);
+        let words = &buffers[inputs.len()].1;
+        assert!(words[..OFFSET].iter().chain(&words[OFFSET + n..]).all(|&w| w == 0xdead), "wrote outside: {caps:?}");
+        let actual = unpack(dtype, &words[OFFSET..OFFSET + n]);
+        for (i, (&a, &e)) in actual.iter().zip(expected).enumerate() {
+            let same = a == e || (a.is_nan() && e.is_nan()) || (a - e).abs() <= 1e-5 + 1e-4 * e.abs();
+            assert!(same, "element {i}: {a}, expected {e}; {:?} on {caps:?}", step.kernel);
+        }
+        assert_eq!(*counted.get_or_insert(faults), faults);
+    }
+    counted.unwrap_or(0)
+}
+
+/// Every index of a shape, row-major.
+fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
+    shape.iter().fold(vec![vec![]], |all, &n| {
+        all.iter().flat_map(|index| (0..n).map(move |i| [index.as_slice(), &[i]].concat())).collect()
+    })
+}
+
+/// The row-major place of an index.
+fn at(shape: &[usize], index: &[usize]) -> usize {
+    shape.iter().zip(index).fold(0, |at, (&n, &i)| at * n + i)
+}

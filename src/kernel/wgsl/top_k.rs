@@ -1,0 +1,43 @@
+//! Positions of the best elements.
+
+use super::{Builder, grid};
+use crate::kernel::{Caps, Launch, TopKKernel};
+use crate::plan::Step;
+use crate::tensor::Class;
+
+pub(super) fn lower(step: &Step, kernel: &TopKKernel, caps: &Caps) -> Launch {
+    let TopKKernel { rows, n, k, .. } = *kernel;
+    let mut builder = Builder::new(step, "top_k");
+    key_code(&mut builder, kernel);
+    builder.params.size("rows", rows).size("n", n).size("k", k);
+    // Rounds cost `k · n` a row, counting ranks costs `n · n` but is wholly parallel and needs no barriers.
+    if k * 4 >= n || n <= 64 {
+        builder.params.size("count", rows * n);
+        let workgroups = (rows * n).div_ceil(64);
+        builder.finish(include_str!("../../../assets/kernels/top_k_rank.wgsl"), grid(workgroups, caps))
+    } else if caps.software && rows >= 16 {
+        builder.finish(include_str!("../../../assets/kernels/top_k_row.wgsl"), grid(rows.div_ceil(64), caps))
+    } else {
+        let lanes = if n >= 1024 && caps.invocations >= 256 { 256 } else { 64 };
+        builder.constant("LANES", lanes);
+        builder.finish(include_str!("../../../assets/kernels/top_k.wgsl"), grid(rows, caps))
+    }
+}
+
+/// `key(i)`: element `i` as an unsigned number; the better the element, the higher. −0 equals 0, and NaN is above infinity.
+fn key_code(builder: &mut Builder, kernel: &TopKKernel) {
+    builder.code("fn key(i: u32) -> u32 {");
+    builder.code(match kernel.class {
+        Class::Float => {
+            "    let bits = bitcast<u32>(load_x(i));
+    let magnitude = bits & 0x7fffffffu;
+    var order = select(bits | 0x80000000u, ~bits, bits > 0x80000000u);
+    if magnitude > 0x7f800000u {
+        order = 0xffffffffu;
+    }"
+        }
+        Class::Int => "    let order = bitcast<u32>(load_x(i)) ^ 0x80000000u;",
+        Class::Uint => "    let order = load_x(i);",
+    });
+    builder.code(if kernel.largest { "    return order;\n}" } else { "    return ~order;\n}" });
+}
