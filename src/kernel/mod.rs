@@ -14,8 +14,8 @@ mod wgsl;
 use smallvec::SmallVec;
 
 pub(crate) use expr::{Expr, Primitive, Program, Reg};
-pub(crate) use wgsl::lower;
 pub(crate) use launch::{Access, Binding, Caps, Launch, Params, buffer_type, wgsl_type};
+pub(crate) use wgsl::lower;
 
 use crate::record::{InnerOp, NormKind, PoolKind, ReduceKind, ScatterReduce, Window};
 use crate::tensor::{Class, Shape};
