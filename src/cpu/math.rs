@@ -17,7 +17,7 @@ pub(super) fn exp(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
     let shifted = x * core::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
-    let r = x - n * 0.693_359_375;
+    let r = x - n * 0.693_359_4;
     let r = r + n * 2.121_944_4e-4;
     let p = 1.987_569_1e-4;
     let p = p * r + 1.398_199_9e-3;
@@ -55,7 +55,7 @@ pub(super) fn log(x: f32) -> f32 {
     let p = p * m - 2.499_999_4e-1;
     let p = p * m + 3.333_333e-1;
     let y = p * m * z - 2.121_944_4e-4 * e - 0.5 * z;
-    let y = m + y + 0.693_359_375 * e;
+    let y = m + y + 0.693_359_4 * e;
     let y = select(x == f32::INFINITY, x, y);
     let y = select(x == 0.0, f32::NEG_INFINITY, y);
     select(x >= 0.0, y, f32::NAN)
@@ -90,7 +90,7 @@ pub(super) fn erf(x: f32) -> f32 {
 pub(super) fn tanh(x: f32) -> f32 {
     let z = x * x;
     let p = -5.704_988_7e-3;
-    let p = p * z + 2.063_908_9e-2;
+    let p = p * z + 2.063_909e-2;
     let p = p * z - 5.373_971_6e-2;
     let p = p * z + 1.333_144_2e-1;
     let p = p * z - 3.333_328e-1;
