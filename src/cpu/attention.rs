@@ -4,12 +4,14 @@
 
 use super::matmul::{Matrix, gemm};
 use super::memory::Input;
+use super::number::Number;
+use super::reduce::{max_f32, sum_f32};
 use super::{CpuPool, math};
 use crate::kernel::AttentionKernel;
 use crate::tensor::Layout;
 
 /// Queries and keys of a block.
-const QUERIES: usize = 32;
+const QUERIES: usize = 64;
 const KEYS: usize = 256;
 
 /// A matrix of a 4-axis layout at its first two indices.
@@ -117,7 +119,7 @@ fn block(kernel: &AttentionKernel, numbers: &Numbers, head: &Head, first: usize,
                     at += mask.column;
                 }
             }
-            let top = here.iter().fold(max[i], |a, &s| if s > a || s.is_nan() { s } else { a });
+            let top = max[i].larger(max_f32(here));
             if top == f32::NEG_INFINITY {
                 // Nothing seen yet, and nothing here.
                 here.fill(0.0);
@@ -125,12 +127,8 @@ fn block(kernel: &AttentionKernel, numbers: &Numbers, head: &Head, first: usize,
             }
             let shrink = math::exp(max[i] - top);
             max[i] = top;
-            let mut total = 0.0;
-            for s in here.iter_mut() {
-                *s = math::exp(*s - top);
-                total += *s;
-            }
-            sum[i] = sum[i] * shrink + total;
+            here.iter_mut().for_each(|s| *s = math::exp(*s - top));
+            sum[i] = sum[i] * shrink + sum_f32(here, |s| s) as f32;
             if shrink != 1.0 {
                 out[i * width..(i + 1) * width].iter_mut().for_each(|o| *o *= shrink);
             }

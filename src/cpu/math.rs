@@ -1,5 +1,12 @@
 //! Functions of one float, written without branches or calls so that loops over them become vector code.
 
+/// One of two values by a mask. A plain `if` would let the compiler skip the other's work by a branch, and that ends vector code.
+#[inline(always)]
+fn select(condition: bool, a: f32, b: f32) -> f32 {
+    let mask = u32::from(condition).wrapping_neg();
+    f32::from_bits(a.to_bits() & mask | b.to_bits() & !mask)
+}
+
 /// `eˣ` to about 2 ulp; exact at ±∞ and NaN, gradual below the normal range.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
@@ -10,7 +17,7 @@ pub(super) fn exp(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
     let shifted = x * core::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
-    let r = x - n * 0.693_359_375;
+    let r = x - n * 0.693_359_4;
     let r = r + n * 2.121_944_4e-4;
     let p = 1.987_569_1e-4;
     let p = p * r + 1.398_199_9e-3;
@@ -30,14 +37,13 @@ pub(super) fn exp(x: f32) -> f32 {
 #[inline(always)]
 pub(super) fn log(x: f32) -> f32 {
     let tiny = x < f32::MIN_POSITIVE;
-    let scaled = if tiny { x * 8_388_608.0 } else { x };
+    let scaled = select(tiny, x * 8_388_608.0, x);
     let bits = scaled.to_bits();
-    let mut e = ((bits >> 23) & 0xff) as i32 as f32 - 126.0;
-    e -= if tiny { 23.0 } else { 0.0 };
+    let e = ((bits >> 23) & 0xff) as i32 as f32 - select(tiny, 149.0, 126.0);
     let m = f32::from_bits(bits & 0x007f_ffff | 0x3f00_0000);
     let low = m < core::f32::consts::FRAC_1_SQRT_2;
-    let e = if low { e - 1.0 } else { e };
-    let m = if low { m + m - 1.0 } else { m - 1.0 };
+    let e = e - select(low, 1.0, 0.0);
+    let m = m + select(low, m, 0.0) - 1.0;
     let z = m * m;
     let p = 7.037_683_6e-2;
     let p = p * m - 1.151_461e-1;
@@ -49,10 +55,10 @@ pub(super) fn log(x: f32) -> f32 {
     let p = p * m - 2.499_999_4e-1;
     let p = p * m + 3.333_333e-1;
     let y = p * m * z - 2.121_944_4e-4 * e - 0.5 * z;
-    let y = m + y + 0.693_359_375 * e;
-    let y = if x == f32::INFINITY { x } else { y };
-    let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
-    if x >= 0.0 { y } else { f32::NAN }
+    let y = m + y + 0.693_359_4 * e;
+    let y = select(x == f32::INFINITY, x, y);
+    let y = select(x == 0.0, f32::NEG_INFINITY, y);
+    select(x >= 0.0, y, f32::NAN)
 }
 
 /// The error function, within 5e-7.
@@ -66,7 +72,7 @@ pub(super) fn erf(x: f32) -> f32 {
     let p = p * z - 2.685_381_2e-2;
     let p = p * z + 1.128_358_5e-1;
     let p = p * z - 3.761_262_6e-1;
-    let p = p * z + 1.128_379_1;
+    let p = p * z + core::f32::consts::FRAC_2_SQRT_PI;
     let near = x * p;
     let a = x.abs();
     let t = 1.0 / (1.0 + 0.327_591_1 * a);
@@ -76,7 +82,7 @@ pub(super) fn erf(x: f32) -> f32 {
     let q = q * t - 0.284_496_74;
     let q = q * t + 0.254_829_6;
     let far = (1.0 - q * t * exp(-z)).copysign(x);
-    if a < 1.0 { near } else { far }
+    select(a < 1.0, near, far)
 }
 
 /// Hyperbolic tangent to about 2 ulp.
@@ -84,14 +90,14 @@ pub(super) fn erf(x: f32) -> f32 {
 pub(super) fn tanh(x: f32) -> f32 {
     let z = x * x;
     let p = -5.704_988_7e-3;
-    let p = p * z + 2.063_908_9e-2;
+    let p = p * z + 2.063_909e-2;
     let p = p * z - 5.373_971_6e-2;
     let p = p * z + 1.333_144_2e-1;
     let p = p * z - 3.333_328e-1;
     let near = p * z * x + x;
     let a = x.abs();
     let far = (1.0 - 2.0 / (exp(a + a) + 1.0)).copysign(x);
-    if a < 0.625 { near } else { far }
+    select(a < 0.625, near, far)
 }
 
 #[cfg(test)]

@@ -134,6 +134,14 @@ fn better<T: Number>(new: T, best: T, largest: bool, last: bool) -> bool {
     new.is_nan() || (if largest { new > best } else { new < best }) || (last && new == best)
 }
 
+/// Position of the best of one contiguous row: the value first, which is quick to find, and then where it is.
+fn row_position<T: Number>(x: &[T], largest: bool, last: bool) -> i32 {
+    let best =
+        if largest { fold(x, T::LOWEST, T::larger, T::larger) } else { fold(x, T::HIGHEST, T::smaller, T::smaller) };
+    let hit = |v: &T| *v == best || (v.is_nan() && best.is_nan());
+    (if last { x.iter().rposition(hit) } else { x.iter().position(hit) }).unwrap_or(0) as i32
+}
+
 /// Positions of the best of columns `start..start + out.len()` of one `[n, inner]`.
 fn positions<T: Number>(x: &[T], inner: usize, start: usize, out: &mut [i32], largest: bool, last: bool) {
     for (c, o) in out.iter_mut().enumerate() {
@@ -159,6 +167,10 @@ pub(super) fn reduce(kernel: &ReduceKernel, inputs: &[Input], out: &mut [u32], p
         if let ReduceKind::ArgMax { last } | ReduceKind::ArgMin { last } = kernel.kind {
             let largest = matches!(kernel.kind, ReduceKind::ArgMax { .. });
             pool.each_unit(cast_slice_mut::<_, i32>(out), 1, n * 2, |first, out| {
+                if inner == 1 {
+                    let rows = out.iter_mut().zip(x[first * n..].chunks(n));
+                    return rows.for_each(|(o, x)| *o = row_position(x, largest, last));
+                }
                 spans(first, out, inner, |outer, start, out| {
                     positions(&x[outer * n * inner..][..n * inner], inner, start, out, largest, last);
                 });
