@@ -226,7 +226,7 @@ impl Checker<'_> {
 
     /// Whether the result of a call is uniform: a function of uniform arguments that reads nothing else that varies.
     fn call_is_uniform(&self, result: Handle<Expression>) -> bool {
-        fn find<'b>(block: &'b Block, result: Handle<Expression>) -> Option<&'b [Handle<Expression>]> {
+        fn find(block: &Block, result: Handle<Expression>) -> Option<&[Handle<Expression>]> {
             block.iter().find_map(|statement| match statement {
                 Statement::Call { arguments, result: Some(r), .. } if *r == result => Some(arguments.as_slice()),
                 Statement::Block(block) => find(block, result),

@@ -98,7 +98,7 @@ impl<'a> Map<'a> {
         let operands = || step.inputs.iter().chain(&step.outputs);
         let strided = operands().any(|operand| addressing(operand) == Addressing::Strided);
         let row = if strided { kernel.shape.last().copied().unwrap_or(1) } else { count };
-        let quad = row % LANES == 0;
+        let quad = row.is_multiple_of(LANES);
 
         let mut buffers: SmallVec<[Buffer; 4]> = SmallVec::new();
         for operand in operands().filter(|operand| operand.source != Source::Iota) {
@@ -135,7 +135,8 @@ impl<'a> Map<'a> {
             // Outputs that share a word with another output need atomics too; only an unaligned end can be shared.
             let mut narrow = self.outputs.iter().filter(|p| p.binding == Some(i) && p.operand.dtype.per_word() > 1);
             let several = self.outputs.iter().filter(|p| p.binding == Some(i)).count() > 1;
-            buffer.atomic = narrow.any(|p| !p.packed() || several && (p.operand.layout.offset + count) % LANES != 0);
+            buffer.atomic =
+                narrow.any(|p| !p.packed() || several && !(p.operand.layout.offset + count).is_multiple_of(LANES));
         }
     }
 

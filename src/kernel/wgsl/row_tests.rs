@@ -36,7 +36,8 @@ fn float_reductions_match() {
     for shape in SHAPES {
         let [outer, n, inner] = shape;
         let x = noise(outer * n * inner, 5);
-        let cases: [(ReduceKind, fn(&[f32]) -> f64); 6] = [
+        type FloatCase = (ReduceKind, fn(&[f32]) -> f64);
+        let cases: [FloatCase; 6] = [
             (ReduceKind::Sum, |r| r.iter().map(|&v| f64::from(v)).sum()),
             (ReduceKind::Mean, |r| r.iter().map(|&v| f64::from(v)).sum::<f64>() / r.len() as f64),
             (ReduceKind::SumSquares, |r| r.iter().map(|&v| f64::from(v).powi(2)).sum()),
@@ -94,7 +95,8 @@ fn integer_reductions_wrap() {
     for shape in SHAPES {
         let [outer, n, inner] = shape;
         let x: Vec<i32> = noise(outer * n * inner, 7).iter().map(|v| (v * 2e9) as i32).collect();
-        let cases: [(ReduceKind, fn(&[i32]) -> i32); 4] = [
+        type IntegerCase = (ReduceKind, fn(&[i32]) -> i32);
+        let cases: [IntegerCase; 4] = [
             (ReduceKind::Sum, |r| r.iter().fold(0, |a, &b| a.wrapping_add(b))),
             (ReduceKind::Prod, |r| r.iter().fold(1, |a, &b| a.wrapping_mul(b))),
             (ReduceKind::Max, |r| r.iter().copied().max().unwrap_or(0)),
