@@ -51,14 +51,18 @@ pub(super) fn caps() -> Caps {
     gpu().caps
 }
 
-/// Every choice of variants that the test device can run.
-pub(super) fn all_caps() -> Vec<Caps> {
-    let caps = caps();
-    let mut all = vec![caps];
-    all.push(Caps { software: !caps.software, ..caps });
-    all.push(Caps { subgroup: None, ..caps });
-    all.push(Caps { subgroup: None, software: !caps.software, ..caps });
-    all
+/// Capabilities that the test device has and that make different launches of `step`.
+pub(super) fn variants(step: &Step) -> Vec<Caps> {
+    let mut variants: Vec<Caps> = Vec::new();
+    for software in [true, false] {
+        for subgroup in [caps().subgroup, None] {
+            let caps = Caps { software, subgroup, ..caps() };
+            if variants.iter().all(|other| lower(step, other) != lower(step, &caps)) {
+                variants.push(caps);
+            }
+        }
+    }
+    variants
 }
 
 /// Runs `step` on these buffers with the test device's variants and gives all buffers back. `scalars` are the batch's.

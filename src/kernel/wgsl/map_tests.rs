@@ -40,7 +40,7 @@ fn filled(dtype: DType, count: usize, seed: usize) -> Vec<u32> {
         let bits = match dtype {
             DType::F32 | DType::F16 => (n as f32 - 50.5).to_bits(),
             DType::Bool => (n % 2) as u32,
-            DType::I32 | DType::I8 => n as u32 - 50,
+            DType::I32 | DType::I8 => (n as u32).wrapping_sub(50),
             _ => n as u32,
         };
         set(&mut words, dtype, i, bits);

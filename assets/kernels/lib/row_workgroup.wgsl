@@ -1,0 +1,27 @@
+// A workgroup for each row: `run` gets the row and which of STEP lanes it is.
+const STEP: u32 = 128u;
+
+var<workgroup> folded: array<S, STEP>;
+
+// What all lanes of the row found, put together by `merge` in a fixed order. Only the first `lanes` found something.
+fn fold(lane: u32, own: S, lanes: u32) -> S {
+    // The result of an earlier fold has been read by all.
+    workgroupBarrier();
+    folded[lane] = own;
+    for (var half = STEP / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (lane < half && lane + half < lanes) {
+            folded[lane] = merge(folded[lane], folded[lane + half]);
+        }
+    }
+    workgroupBarrier();
+    return folded[0];
+}
+
+@compute @workgroup_size(STEP)
+fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
+    let row = workgroup_index(wid, nwg);
+    if (row < params.rows) {
+        run(row, lid);
+    }
+}

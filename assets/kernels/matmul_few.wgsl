@@ -1,0 +1,53 @@
+// Few rows (ROWS, at most 4) against many columns: a workgroup makes COLS columns, the sum over k of each split over SLICES threads and put
+// together in a fixed order. If the many are rows of a, the operands change places: `left` is the few, `right` the many.
+// K_FAST is 1 where neighbours along k of the many are neighbours in memory; then neighbouring threads take neighbouring k.
+
+var<workgroup> partial: array<vec4<T>, COLS * SLICES>;
+
+@compute @workgroup_size(COLS * SLICES)
+fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
+    let groups = (params.many + COLS - 1u) / COLS;
+    let group = workgroup_index(wid, nwg);
+    if (group >= params.batches * groups) {
+        return;
+    }
+    let batch = group / groups;
+    let base = batch_offset(batch);
+    let slice = select(lid / COLS, lid % SLICES, K_FAST == 1u);
+    let column = group % groups * COLS + select(lid % COLS, lid / SLICES, K_FAST == 1u);
+    var sum = vec4<T>();
+    if (column < params.many) {
+        let right_at = base.y + column * params.right_many;
+        // Rows that are not there repeat the last, and are not stored.
+        let row1 = min(1u, ROWS - 1u) * params.left_few;
+        let row2 = min(2u, ROWS - 1u) * params.left_few;
+        let row3 = min(3u, ROWS - 1u) * params.left_few;
+        for (var k = slice; k < params.k; k += SLICES) {
+            let v = right(right_at + k * params.right_k);
+            let at = base.x + k * params.left_k;
+            var l = vec4<T>(left(at));
+            if (ROWS > 1u) { l.y = left(at + row1); }
+            if (ROWS > 2u) { l.z = left(at + row2); }
+            if (ROWS > 3u) { l.w = left(at + row3); }
+            sum = combine(sum, l, vec4<T>(v));
+        }
+    }
+    if (SLICES > 1u) {
+        partial[lid] = sum;
+        let step = select(COLS, 1u, K_FAST == 1u);
+        for (var half = SLICES / 2u; half > 0u; half /= 2u) {
+            workgroupBarrier();
+            if (slice < half) {
+                sum += partial[lid + half * step];
+                partial[lid] = sum;
+            }
+        }
+    }
+    if (slice == 0u && column < params.many) {
+        let at = params.y_offset + batch * params.many * ROWS + column * params.y_many;
+        y[at] = sum.x;
+        if (ROWS > 1u) { y[at + params.y_few] = sum.y; }
+        if (ROWS > 2u) { y[at + 2u * params.y_few] = sum.z; }
+        if (ROWS > 3u) { y[at + 3u * params.y_few] = sum.w; }
+    }
+}
