@@ -45,25 +45,25 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
     if step.outputs.iter().all(|output| output.layout.elements() == 0) {
         return None;
     }
-    Some(match &step.kernel {
-        Kernel::Map(kernel) => return map::lower(step, kernel, caps),
-        Kernel::MatMul(kernel) => return matmul::lower(step, kernel, caps),
-        Kernel::Reduce(kernel) => return reduce::lower(step, kernel, caps),
-        Kernel::Softmax(kernel) => return softmax::lower(step, kernel, caps),
-        Kernel::RowNorm(kernel) => return row_norm::lower(step, kernel, caps),
-        Kernel::CumSum(kernel) => cumsum::lower(step, kernel, caps),
-        Kernel::TopK(kernel) => top_k::lower(step, kernel, caps),
-        Kernel::Conv(kernel) => conv::lower(step, kernel, caps),
-        Kernel::ConvTranspose(kernel) => conv_transpose::lower(step, kernel, caps),
-        Kernel::Pool(kernel) => pool::lower(step, kernel, caps),
-        Kernel::Taps(kernel) => taps::lower(step, kernel, caps),
-        Kernel::Gather(kernel) => gather::gather(step, kernel, caps),
-        Kernel::GatherElements(kernel) => gather::gather_elements(step, kernel, caps),
-        Kernel::GatherNd(kernel) => gather::gather_nd(step, kernel, caps),
-        Kernel::ScatterElements(kernel) => scatter::scatter_elements(step, kernel, caps),
-        Kernel::ScatterNd(kernel) => scatter::scatter_nd(step, kernel, caps),
-        Kernel::Attention(kernel) => attention::lower(step, kernel, caps),
-    })
+    match &step.kernel {
+        Kernel::Map(kernel) => map::lower(step, kernel, caps),
+        Kernel::MatMul(kernel) => matmul::lower(step, kernel, caps),
+        Kernel::Reduce(kernel) => reduce::lower(step, kernel, caps),
+        Kernel::Softmax(kernel) => softmax::lower(step, kernel, caps),
+        Kernel::RowNorm(kernel) => row_norm::lower(step, kernel, caps),
+        Kernel::CumSum(kernel) => Some(cumsum::lower(step, kernel, caps)),
+        Kernel::TopK(kernel) => Some(top_k::lower(step, kernel, caps)),
+        Kernel::Conv(kernel) => Some(conv::lower(step, kernel, caps)),
+        Kernel::ConvTranspose(kernel) => Some(conv_transpose::lower(step, kernel, caps)),
+        Kernel::Pool(kernel) => Some(pool::lower(step, kernel, caps)),
+        Kernel::Taps(kernel) => Some(taps::lower(step, kernel, caps)),
+        Kernel::Gather(kernel) => Some(gather::gather(step, kernel, caps)),
+        Kernel::GatherElements(kernel) => Some(gather::gather_elements(step, kernel, caps)),
+        Kernel::GatherNd(kernel) => Some(gather::gather_nd(step, kernel, caps)),
+        Kernel::ScatterElements(kernel) => Some(scatter::scatter_elements(step, kernel, caps)),
+        Kernel::ScatterNd(kernel) => Some(scatter::scatter_nd(step, kernel, caps)),
+        Kernel::Attention(kernel) => Some(attention::lower(step, kernel, caps)),
+    }
 }
 
 /// Builds a kernel's text: named inputs, one 32-bit output `y`, parameters, and a body from `assets/kernels`.
