@@ -194,14 +194,17 @@ impl TensorCommands<'_, '_> {
     #[track_caller]
     pub fn dot(&mut self, a: impl Into<TensorOperand>, b: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
         const OP: &str = "dot";
-        let (a, b) = (self.arg(OP, a)?, self.arg(OP, b)?);
-        let product = self.binary_args(OP, BinaryOp::Mul, a, b)?;
+        let mut args = [self.arg(OP, a)?, self.arg(OP, b)?];
+        for arg in &mut args {
+            // Narrow integers would wrap at once; truth values stay what they are, for the error.
+            let dtype = self.dtype_of_arg(*arg);
+            if dtype.is_integer() {
+                arg.node = self.part(*arg).cast(arg.node, dtype.wide());
+            }
+        }
+        let product = self.binary_args(OP, BinaryOp::Mul, args[0], args[1])?;
         let axis = self.axis(OP, product, Axis::LAST)?;
         let dtype = self.dtype_of_arg(product);
-        if dtype == DType::Bool {
-            return Err(self.type_error(OP, &[a, b], "this op is for numbers; cast first"));
-        }
-        let dtype = if dtype.is_float() { dtype } else { dtype.wide() };
         let node = self.part(product).reduce(ReduceKind::Sum, product.node, &[axis], false, dtype);
         Ok(self.value(product.backend, node))
     }

@@ -38,8 +38,8 @@ impl Part {
             false => Shape::new(kept().map(|i| shape[i])),
         };
         if axes.is_empty() {
-            let x = if kind == ReduceKind::SumSquares { self.binary(BinaryOp::Mul, x, x) } else { x };
-            return self.cast(x, dtype);
+            let x = self.cast(x, dtype);
+            return if kind == ReduceKind::SumSquares { self.binary(BinaryOp::Mul, x, x) } else { x };
         }
         if axes.iter().any(|&axis| shape[axis] == 0) {
             return self.full(kind.identity(dtype), &out, dtype);
@@ -149,7 +149,8 @@ impl TensorCommands<'_, '_> {
         let (x, axes) = self.reduced("l1_norm", x.into(), axes.into(), Takes::Numbers)?;
         let dtype = result_type(ReduceKind::Sum, self.dtype_of_arg(x));
         let part = self.part(x);
-        let magnitudes = part.unary(UnaryOp::Abs, x.node);
+        let wide = part.cast(x.node, dtype);
+        let magnitudes = part.unary(UnaryOp::Abs, wide);
         let node = part.reduce(ReduceKind::Sum, magnitudes, &axes, keepdims, dtype);
         Ok(self.value(x.backend, node))
     }

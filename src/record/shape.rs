@@ -359,10 +359,10 @@ impl TensorCommands<'_, '_> {
             return Err(OpError::Argument { op, reason: "there is nothing to join".to_owned() });
         };
         let dtype = self.dtype_of_arg(first);
-        for i in 0..args.len() {
-            args[i] = self.number_as(args[i], dtype);
-            if self.dtype_of_arg(args[i]) != dtype {
-                return Err(self.type_error(op, &[first, args[i]], "all must have one element type; cast first"));
+        for arg in args {
+            *arg = self.number_as(*arg, dtype);
+            if self.dtype_of_arg(*arg) != dtype {
+                return Err(self.type_error(op, &[first, *arg], "all must have one element type; cast first"));
             }
         }
         Ok(backend)
