@@ -1,7 +1,7 @@
 //! Tensors as components: a model owns two tensors, a system records work on them, an observer gets the result.
 
 use bevy::prelude::*;
-use bevy_tensor_compute::prelude::*;
+use bevy_tensor_compute::{Axis, prelude::*};
 
 fn main() -> AppExit {
     App::new()

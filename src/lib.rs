@@ -34,10 +34,10 @@ pub use tensor::{
     TensorModels, TensorOf, Truth,
 };
 
-/// Everything most apps use.
+/// Everything most apps use. [`Axis`](crate::Axis) is not in it, since Bevy's prelude has one of its own.
 pub mod prelude {
     pub use crate::{
-        AnywherePlugins, Axes, Axis, Backend, BackendChoice, DType, ModelBackend, Shape, Tensor, TensorCommands,
+        AnywherePlugins, Axes, Backend, BackendChoice, DType, ModelBackend, Shape, Tensor, TensorCommands,
         TensorComputePlugin, TensorData, TensorDiagnostics, TensorFault, TensorModel, TensorModels, TensorOf,
         TensorReady, TensorReceiver, TensorSupport, TensorSystems, TensorValue, Truth,
     };
