@@ -1,1 +1,120 @@
-//! To come.
+//! A frame like the last one plans nothing, allocates nothing, binds nothing and compiles nothing.
+
+use bevy::prelude::*;
+use bevy_tensor_compute::prelude::*;
+
+use crate::common::{BACKENDS, Rig};
+
+/// A model of 60 recorded ops: matmuls, norms, softmaxes and elementwise work, with a fresh input and a result every frame.
+#[derive(Resource, Clone, Copy)]
+struct Model {
+    input: Entity,
+    weights: Entity,
+    output: Entity,
+}
+
+fn record_frame(model: Res<Model>, mut ops: TensorCommands, mut frame: Local<f32>) -> Result {
+    *frame += 1.0;
+    ops.write(model.input, &[*frame; 32])?;
+    let mut x = ops.reshape(model.input, &[4, 8])?;
+    for _ in 0..10 {
+        let hidden = ops.matmul(x, model.weights)?;
+        let hidden = ops.gelu(hidden)?;
+        let hidden = ops.add(hidden, x)?;
+        let hidden = ops.layer_norm(hidden, None, None, -1, 1e-5)?;
+        let attention = ops.softmax(hidden, -1)?;
+        // A number that changes every frame is no new structure.
+        x = ops.mul(attention, *frame)?;
+    }
+    ops.store(x, model.output)?;
+    ops.notify(model.output)?;
+    Ok(())
+}
+
+#[derive(Resource, Default)]
+struct Arrived(usize);
+
+#[test]
+fn two_hundred_frames_after_warm_up_build_nothing() {
+    for backend in BACKENDS {
+        let mut rig = Rig::new(backend);
+        let model = Model {
+            input: rig.spawn(Tensor::zeros([32], DType::F32).unwrap()),
+            weights: rig.spawn(Tensor::random_normal([8, 8], 0.0, 0.3, 1, DType::F32).unwrap()),
+            output: rig.spawn(Tensor::zeros([4, 8], DType::F32).unwrap()),
+        };
+        rig.app.insert_resource(model).init_resource::<Arrived>();
+        rig.app.add_observer(|ready: On<TensorReady>, mut arrived: ResMut<Arrived>| {
+            assert!(ready.result.is_ok(), "{:?}", ready.result);
+            arrived.0 += 1;
+        });
+        rig.app.add_systems(Update, record_frame);
+        // A few frames until every staging buffer that can be in flight at once exists.
+        rig.step_until(|app| app.world().resource::<Arrived>().0 >= 20);
+        let before = rig.figures();
+        let arrived = rig.app.world().resource::<Arrived>().0;
+        for _ in 0..200 {
+            rig.app.update();
+        }
+        rig.step_until(|app| app.world().resource::<Arrived>().0 >= arrived + 200);
+        let after = rig.figures();
+        assert_eq!(after.plans_built, before.plans_built, "{backend}: plans");
+        assert_eq!(after.buffers_allocated, before.buffers_allocated, "{backend}: buffers");
+        assert_eq!(after.bind_groups_made, before.bind_groups_made, "{backend}: bind groups");
+        assert_eq!(after.pipelines_built, before.pipelines_built, "{backend}: pipelines");
+        assert!(after.plan_hits >= before.plan_hits + 200, "{backend}: every frame found its plan");
+        assert_eq!(rig.faults(), []);
+    }
+}
+
+#[test]
+fn twelve_elementwise_ops_over_broadcast_inputs_are_one_launch() {
+    for backend in BACKENDS {
+        let mut rig = Rig::new(backend);
+        let x = rig.spawn(Tensor::from_slice(&[1.0f32; 12], [3, 4]).unwrap());
+        let row = rig.spawn(Tensor::from_slice(&[0.5f32, 1.0, 1.5, 2.0], [4]).unwrap());
+        let column = rig.spawn(Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3, 1]).unwrap());
+        let out = rig.spawn(Tensor::zeros([3, 4], DType::F32).unwrap());
+        rig.read(out);
+        let launches = |rig: &Rig| rig.figures().dispatches + rig.figures().cpu_steps;
+        rig.read(x);
+        rig.read(row);
+        rig.read(column);
+        let before = launches(&rig);
+        rig.record(move |ops| {
+            let mut value = ops.add(x, row)?;
+            for i in 0..11 {
+                value = match i % 4 {
+                    0 => ops.mul(value, column)?,
+                    1 => ops.tanh(value)?,
+                    2 => ops.sub(value, row)?,
+                    _ => ops.gelu(value)?,
+                };
+            }
+            ops.store(value, out)
+        })
+        .unwrap();
+        rig.read(out);
+        assert_eq!(launches(&rig) - before, 1, "{backend}");
+    }
+}
+
+#[test]
+fn one_frame_of_work_is_one_pass_and_one_submission() {
+    let mut rig = Rig::new(Backend::Gpu);
+    let x = rig.spawn(Tensor::from_slice(&[1.0f32; 16], [4, 4]).unwrap());
+    rig.read(x);
+    let before = rig.figures();
+    let receiver = rig
+        .record(move |ops| {
+            let y = ops.matmul(x, x)?;
+            let y = ops.softmax(y, -1)?;
+            ops.store(y, x)?;
+            ops.read(x)
+        })
+        .unwrap();
+    rig.wait(&receiver).unwrap();
+    let after = rig.figures();
+    assert_eq!((after.passes - before.passes, after.submits - before.submits), (1, 1));
+    assert_eq!(after.dispatches - before.dispatches, 2);
+}
