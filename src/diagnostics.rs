@@ -34,6 +34,8 @@ figures! {
     batches_run,
     /// Batches waiting for pipelines.
     batches_waiting_now,
+    /// Nanoseconds the render world spent on planning, binding, encoding and submitting.
+    encode_nanos,
     /// Kernel launches on the device.
     dispatches,
     /// Compute passes.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bevy::platform::collections::HashMap;
+use bevy::platform::time::Instant;
 use bevy::prelude::*;
 use crossbeam_channel::Sender;
 
@@ -82,6 +83,7 @@ impl GpuExecutor {
 
     /// Takes a frame's recordings and runs all that can run.
     pub(crate) fn run(&mut self, parts: Vec<Part>) {
+        let start = Instant::now();
         self.accept(Batch::new(parts));
         self.pipelines.collect();
         self.staging.collect();
@@ -96,6 +98,7 @@ impl GpuExecutor {
             }
         }
         self.gpu.counters.batches_waiting_now.put(self.waiting.len() as u64);
+        self.gpu.counters.encode_nanos.add(start.elapsed().as_nanos() as u64);
     }
 
     /// Queues a batch behind what makes its new storages.
