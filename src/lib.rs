@@ -1,5 +1,15 @@
-//! Tensors as Bevy components.
-#![allow(dead_code, unused_imports)]
+#![doc = include_str!("../README.md")]
+//!
+//! # The flow
+//!
+//! ```text
+//! main world                                border        render world
+//! tensor/ ──▶ record/ ─────────────────────▶ extract ──▶ plan/ ──▶ kernel/ ──▶ gpu/ ──┐
+//!   what the user owns   what the user asks               pure       what can    what does │ run
+//!                                                                     run        run       │
+//! readback ◀────────────── channel ◀──────────────────────────────────────────────────────┘
+//! cpu/ runs the same plan without a device
+//! ```
 
 mod anywhere;
 mod cpu;
@@ -8,6 +18,8 @@ mod error;
 mod extract;
 mod fault;
 mod gpu;
+#[cfg(feature = "inspector")]
+pub mod inspector;
 mod kernel;
 mod plan;
 mod plugin;
@@ -20,6 +32,8 @@ pub use anywhere::{AnywherePlugins, has_adapter, has_display};
 pub use diagnostics::{TensorDiagnostics, TensorFigures};
 pub use error::{OpError, OperandInfo, ReadError, RunError, TensorError};
 pub use fault::TensorFault;
+#[cfg(feature = "inspector")]
+pub use inspector::TensorInspectorPlugin;
 pub use plan::{PlanReport, StepReport};
 pub use plugin::{MemorySettings, PipelineSettings, TensorComputePlugin, TensorSystems};
 pub use readback::{TensorReady, TensorReceiver};
@@ -41,4 +55,7 @@ pub mod prelude {
         TensorComputePlugin, TensorData, TensorDiagnostics, TensorFault, TensorModel, TensorModels, TensorOf,
         TensorReady, TensorReceiver, TensorSupport, TensorSystems, TensorValue, Truth,
     };
+
+    #[cfg(feature = "inspector")]
+    pub use crate::TensorInspectorPlugin;
 }

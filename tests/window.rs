@@ -9,6 +9,7 @@ use bevy::log::tracing::{self, Subscriber};
 use bevy::log::tracing_subscriber::{Layer, layer::Context};
 use bevy::log::{BoxedLayer, LogPlugin};
 use bevy::prelude::*;
+use bevy::render::view::screenshot::{Screenshot, save_to_disk};
 use bevy_tensor_compute::prelude::*;
 
 const FRAMES: u32 = 300;
@@ -25,17 +26,18 @@ fn main() {
         eprintln!("no Vulkan adapter: apt-get install mesa-vulkan-drivers, or run scripts/test");
         std::process::exit(1);
     }
-    let window = Window { resolution: (640, 360).into(), title: "tensor window test".to_owned(), ..default() };
+    let window = Window { resolution: (1280, 720).into(), title: "tensor window test".to_owned(), ..default() };
     let exit = App::new()
         .add_plugins((
             DefaultPlugins
                 .set(WindowPlugin { primary_window: Some(window), ..default() })
                 .set(LogPlugin { custom_layer: count_errors, ..default() }),
             TensorComputePlugin { backend: BackendChoice::Gpu, ..default() },
+            TensorInspectorPlugin { open: true, ..default() },
         ))
         .init_resource::<Progress>()
         .add_systems(Startup, (spawn_scene, spawn_tensors))
-        .add_systems(Update, (spin, step, end).chain())
+        .add_systems(Update, (spin, step, picture, end).chain())
         .add_observer(check)
         .run();
     let errors = ERRORS.load(Ordering::Relaxed);
@@ -72,7 +74,7 @@ fn spawn_scene(
     ));
     commands.spawn((DirectionalLight::default(), Transform::from_xyz(3.0, 5.0, 4.0).looking_at(Vec3::ZERO, Vec3::Y)));
     for (order, x) in [(0, -4.0), (1, 4.0)] {
-        let half = UVec2::new(320, 360);
+        let half = UVec2::new(640, 720);
         let viewport =
             Viewport { physical_position: UVec2::new(order as u32 * half.x, 0), physical_size: half, ..default() };
         commands.spawn((
@@ -118,6 +120,16 @@ fn check(ready: On<TensorReady>, mut progress: ResMut<Progress>) -> Result {
         error!("answer {} is {:?}, expected {expected}", progress.checked, values.first());
     }
     Ok(())
+}
+
+/// A picture of the window near the end, where one is asked for: `TENSOR_WINDOW_PICTURE=file.png`.
+fn picture(progress: Res<Progress>, mut commands: Commands, mut done: Local<bool>) {
+    if progress.checked == FRAMES - 40
+        && !core::mem::replace(&mut *done, true)
+        && let Ok(file) = std::env::var("TENSOR_WINDOW_PICTURE")
+    {
+        commands.spawn(Screenshot::primary_window()).observe(save_to_disk(file));
+    }
 }
 
 fn end(progress: Res<Progress>, mut exit: MessageWriter<AppExit>) {

@@ -37,14 +37,6 @@ impl Cursor {
         Self::new(&layout.shape, &layout.strides, layout.offset as isize)
     }
 
-    /// The stride, if one stride leads through all elements.
-    pub(super) fn single_stride(&self) -> Option<isize> {
-        match self.axes[..] {
-            [(_, stride)] => Some(stride),
-            _ => None,
-        }
-    }
-
     /// Gives the next `count` elements as runs: first position, stride, and where the run lies among the `count`.
     pub(super) fn runs(&mut self, count: usize, mut run: impl FnMut(isize, isize, core::ops::Range<usize>)) {
         let last = self.axes.len() - 1;

@@ -8,6 +8,7 @@
 
 mod expr;
 mod launch;
+#[cfg(test)]
 mod uniformity;
 mod wgsl;
 

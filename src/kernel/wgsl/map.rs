@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::scalar::{self, Library};
 use super::{access, convert, declare, grid, shared_type, unpack};
-use crate::kernel::{Access, Binding, Caps, Launch, MapKernel, Params, wgsl_type};
+use crate::kernel::{Binding, Caps, Launch, MapKernel, Params, wgsl_type};
 use crate::plan::{Operand, Source, Step};
 use crate::tensor::{Class, DType};
 

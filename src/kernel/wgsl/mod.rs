@@ -37,7 +37,7 @@ use core::fmt::Write;
 use smallvec::SmallVec;
 
 use super::{Access, Binding, Caps, Kernel, Launch, Params, buffer_type, wgsl_type};
-use crate::plan::{Operand, Source, Step};
+use crate::plan::{Source, Step};
 use crate::tensor::DType;
 
 /// What the device does for `step`; `None` if there is nothing to do (an empty output).
