@@ -74,12 +74,14 @@ fn spawn_scene(
     ));
     commands.spawn((DirectionalLight::default(), Transform::from_xyz(3.0, 5.0, 4.0).looking_at(Vec3::ZERO, Vec3::Y)));
     for (order, x) in [(0, -4.0), (1, 4.0)] {
+        // The second camera must leave the first one's half alone.
+        let clear_color = if order == 0 { ClearColorConfig::Default } else { ClearColorConfig::None };
         let half = UVec2::new(640, 720);
         let viewport =
             Viewport { physical_position: UVec2::new(order as u32 * half.x, 0), physical_size: half, ..default() };
         commands.spawn((
             Camera3d::default(),
-            Camera { order, viewport: Some(viewport), ..default() },
+            Camera { order, viewport: Some(viewport), clear_color, ..default() },
             Transform::from_xyz(x, 2.5, 4.0).looking_at(Vec3::ZERO, Vec3::Y),
         ));
     }

@@ -1,16 +1,7 @@
 // Attention without barriers, for adapters that are a CPU in disguise: a thread takes one query and COLUMNS columns of the values, and walks the
 // keys four at a time.
 
-@compute @workgroup_size(64)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) nwg: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let work = workgroup_index(wid, nwg) * 64u + lane;
-    if work >= params.work {
-        return;
-    }
+fn run(work: u32) {
     // Queries of a head are neighbours, and so meet the same keys at the same time.
     let query = work % params.queries;
     var rest = work / params.queries;

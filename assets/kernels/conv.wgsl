@@ -22,16 +22,7 @@ fn store(out: u32, left: u32, i: u32, place: vec4<u32>, first: u32, sums: vec4<f
     }
 }
 
-@compute @workgroup_size(64)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) nwg: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let thread = workgroup_index(wid, nwg) * 64u + lane;
-    if thread >= params.threads {
-        return;
-    }
+fn run(thread: u32) {
     let block = thread / params.span;
     let group = block / params.blocks;
     let channel = (block % params.blocks) * CHANNELS;

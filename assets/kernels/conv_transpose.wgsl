@@ -1,15 +1,6 @@
 // Transposed convolution, from the output's side: a thread sums, for one output element, the products that fall on it.
 
-@compute @workgroup_size(64)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) nwg: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let element = workgroup_index(wid, nwg) * 64u + lane;
-    if element >= params.count {
-        return;
-    }
+fn run(element: u32) {
     let w = element % params.output_w + params.before_w;
     var rest = element / params.output_w;
     let h = rest % params.output_h + params.before_h;

@@ -1,15 +1,6 @@
 // `y[o, j, i] = data[o, index[j], i]`: a thread copies one element.
 
-@compute @workgroup_size(64)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) nwg: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let element = workgroup_index(wid, nwg) * 64u + lane;
-    if element >= params.count {
-        return;
-    }
+fn run(element: u32) {
     let rest = element / params.inner;
     let place = resolve(rest % params.indices, params.n);
     // The first element of an index's first slice speaks for the index.

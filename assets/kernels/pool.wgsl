@@ -11,16 +11,7 @@ struct State {
     padded: u32,
 }
 
-@compute @workgroup_size(64)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) nwg: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let element = workgroup_index(wid, nwg) * 64u + lane;
-    if element >= params.count {
-        return;
-    }
+fn run(element: u32) {
     // A coordinate before the input wraps to a huge number, so one comparison finds both sides out of range.
     let corner_w = (element % params.output_w) * params.stride_w - params.before_w;
     var rest = element / params.output_w;

@@ -1,16 +1,7 @@
 // `data` with updates combined in along one axis. A thread owns one output element and walks the updates of its line in order, so results do not
 // depend on timing. `line_of(p)` is the line's start in `index` and `updates`, and whether they have such a line.
 
-@compute @workgroup_size(64)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) nwg: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let element = workgroup_index(wid, nwg) * 64u + lane;
-    if element >= params.count {
-        return;
-    }
+fn run(element: u32) {
     var value = load_data(params.data_offset + element);
     let line = line_of(element);
     if line.exists {

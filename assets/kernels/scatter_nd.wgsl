@@ -1,16 +1,7 @@
 // `data` with slices combined in at index tuples. A thread owns some elements of one output slice, `span` apart, and walks the tuples in order, so
 // results do not depend on timing. `slice(0, tuple)` is the number of the slice a tuple names and the faults met.
 
-@compute @workgroup_size(64)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) nwg: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let thread = workgroup_index(wid, nwg) * 64u + lane;
-    if thread >= params.threads {
-        return;
-    }
+fn run(thread: u32) {
     let own = thread / params.span;
     let first = thread % params.span;
     let out = params.y_offset + own * params.inner;

@@ -1,15 +1,6 @@
 // Weighted sums of a few elements along one axis: a thread computes one output element.
 
-@compute @workgroup_size(64)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) nwg: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let element = workgroup_index(wid, nwg) * 64u + lane;
-    if element >= params.count {
-        return;
-    }
+fn run(element: u32) {
     let inner = element % params.inner;
     let rest = element / params.inner;
     let first = (rest % params.out) * params.taps;

@@ -1,16 +1,7 @@
 // The best positions without barriers: a thread a row, which finds the best element after the last one found, round by round. `key(i)`
 // orders elements: higher is better, equal ones by position.
 
-@compute @workgroup_size(64)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) nwg: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = workgroup_index(wid, nwg) * 64u + lane;
-    if row >= params.rows {
-        return;
-    }
+fn run(row: u32) {
     let start = params.x_offset + row * params.n;
     var last_key = 0xffffffffu;
     var last_place = 0u;

@@ -30,23 +30,23 @@ pub(super) fn lower(step: &Step, kernel: &AttentionKernel, caps: &Caps) -> Launc
     }
 
     let heads = kernel.batch * kernel.heads;
-    let (body, columns, blocks, threads) = if caps.software {
+    let (body, columns, blocks) = if caps.software {
         let columns = kernel.value.next_power_of_two().clamp(32, 256);
         builder.constant("COLUMNS", columns as u32);
-        (include_str!("../../../assets/kernels/attention_thread.wgsl"), columns, kernel.queries, 64)
+        (include_str!("../../../assets/kernels/attention_thread.wgsl"), columns, kernel.queries)
     } else if kernel.queries >= TILED_QUERIES {
-        (include_str!("../../../assets/kernels/attention.wgsl"), 64, kernel.queries.div_ceil(32), 1)
+        (include_str!("../../../assets/kernels/attention.wgsl"), 64, kernel.queries.div_ceil(32))
     } else {
         let columns = kernel.value.div_ceil(64).clamp(1, 4);
         builder.constant("COLUMNS", columns as u32);
         builder.constant("LANES", if caps.invocations >= 256 && kernel.keys > 64 { 256 } else { 64 });
-        (include_str!("../../../assets/kernels/attention_row.wgsl"), columns * 64, kernel.queries, 1)
+        (include_str!("../../../assets/kernels/attention_row.wgsl"), columns * 64, kernel.queries)
     };
     // Values too wide for one go are cut into chunks of columns, each with its own scores.
     let chunks = kernel.value.div_ceil(columns);
     let work = heads * blocks * chunks;
     builder.params.size("chunks", chunks).size("blocks", blocks).size("work", work);
-    builder.finish(body, grid(work.div_ceil(threads), caps))
+    if caps.software { builder.finish_threads(body, work, caps) } else { builder.finish(body, grid(work, caps)) }
 }
 
 /// Steps along the four axes of a strided operand.

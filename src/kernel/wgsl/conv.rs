@@ -1,6 +1,6 @@
 //! Convolution.
 
-use super::{Builder, grid};
+use super::Builder;
 use crate::kernel::{Caps, ConvKernel, Launch, Params};
 use crate::plan::Step;
 use crate::record::Window;
@@ -28,10 +28,10 @@ pub(super) fn lower(step: &Step, kernel: &ConvKernel, caps: &Caps) -> Launch {
     builder.constant("CHANNELS", channels as u32);
     start_code(&mut builder, kernel);
     let params = &mut builder.params;
-    params.size("threads", threads).size("positions", positions).size("span", span).size("blocks", blocks);
+    params.size("positions", positions).size("span", span).size("blocks", blocks);
     channel_params(params, kernel);
     window_params(params, &kernel.window, kernel.input, kernel.output);
-    builder.finish(include_str!("../../../assets/kernels/conv.wgsl"), grid(threads.div_ceil(64), caps))
+    builder.finish_threads(include_str!("../../../assets/kernels/conv.wgsl"), threads, caps)
 }
 
 /// `start(channel)`: what a sum starts from, the bias if there is one.

@@ -13,6 +13,6 @@ pub(super) fn lower(step: &Step, kernel: &CumSumKernel, caps: &Caps) -> Launch {
     if !caps.software && caps.invocations >= 256 && lines < 1024 && kernel.n >= 256 {
         builder.finish(include_str!("../../../assets/kernels/cumsum_scan.wgsl"), grid(lines, caps))
     } else {
-        builder.finish(include_str!("../../../assets/kernels/cumsum.wgsl"), grid(lines.div_ceil(64), caps))
+        builder.finish_threads(include_str!("../../../assets/kernels/cumsum.wgsl"), lines, caps)
     }
 }

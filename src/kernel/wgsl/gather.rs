@@ -4,7 +4,7 @@ use core::fmt::Write;
 
 use smallvec::SmallVec;
 
-use super::{Builder, grid};
+use super::Builder;
 use crate::kernel::{Caps, GatherElementsKernel, GatherKernel, GatherNdKernel, Launch};
 use crate::plan::Step;
 use crate::tensor::{Class, Shape};
@@ -14,8 +14,8 @@ pub(super) fn gather(step: &Step, kernel: &GatherKernel, caps: &Caps) -> Launch 
     let mut builder = Builder::new(step, "gather");
     resolve_code(&mut builder, step);
     let params = &mut builder.params;
-    params.size("count", count).size("n", kernel.n).size("inner", kernel.inner).size("indices", kernel.indices);
-    builder.finish(include_str!("../../../assets/kernels/gather.wgsl"), grid(count.div_ceil(64), caps))
+    params.size("n", kernel.n).size("inner", kernel.inner).size("indices", kernel.indices);
+    builder.finish_threads(include_str!("../../../assets/kernels/gather.wgsl"), count, caps)
 }
 
 pub(super) fn gather_elements(step: &Step, kernel: &GatherElementsKernel, caps: &Caps) -> Launch {
@@ -32,12 +32,12 @@ pub(super) fn gather_elements(step: &Step, kernel: &GatherElementsKernel, caps: 
     builder.code(&(body + "    return at;\n}"));
 
     let params = &mut builder.params;
-    params.size("count", count).size("n", lines.data[lines.axis]).size("inner", Lines::inner(&lines.data, lines.axis));
+    params.size("n", lines.data[lines.axis]).size("inner", Lines::inner(&lines.data, lines.axis));
     for i in 0..lines.rank() {
         let step = if i == lines.axis { 0 } else { Lines::inner(&lines.data, i) };
         params.size(&format!("size{i}"), lines.indices[i]).size(&format!("step{i}"), step);
     }
-    builder.finish(include_str!("../../../assets/kernels/gather_elements.wgsl"), grid(count.div_ceil(64), caps))
+    builder.finish_threads(include_str!("../../../assets/kernels/gather_elements.wgsl"), count, caps)
 }
 
 pub(super) fn gather_nd(step: &Step, kernel: &GatherNdKernel, caps: &Caps) -> Launch {
@@ -45,8 +45,8 @@ pub(super) fn gather_nd(step: &Step, kernel: &GatherNdKernel, caps: &Caps) -> La
     let mut builder = Builder::new(step, "gather_nd");
     resolve_code(&mut builder, step);
     slice_code(&mut builder, &kernel.dims);
-    builder.params.size("count", count).size("tuples", kernel.tuples).size("inner", kernel.inner);
-    builder.finish(include_str!("../../../assets/kernels/gather_nd.wgsl"), grid(count.div_ceil(64), caps))
+    builder.params.size("tuples", kernel.tuples).size("inner", kernel.inner);
+    builder.finish_threads(include_str!("../../../assets/kernels/gather_nd.wgsl"), count, caps)
 }
 
 /// `resolve(i, n)`: index number `i` as a position below `n`, counted from the end if negative, clamped and a fault if out of range.

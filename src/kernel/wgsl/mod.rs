@@ -145,6 +145,12 @@ impl<'a> Builder<'a> {
         self
     }
 
+    /// Ends with a body that has `fn run(thread: u32)`, called once by each of `threads` threads. No barriers in it: some threads are left out.
+    pub fn finish_threads(mut self, body: &str, threads: usize, caps: &Caps) -> Launch {
+        self.params.size("threads", threads);
+        self.finish(&[body, THREADS].concat(), grid(threads.div_ceil(64), caps))
+    }
+
     /// Ends with the body and the grid.
     pub fn finish(self, body: &str, workgroups: [u32; 3]) -> Launch {
         let wgsl = [&self.params.wgsl(), &self.declarations, WORKGROUP_INDEX, &self.code, body].concat();
@@ -164,6 +170,9 @@ impl<'a> Builder<'a> {
 /// In every text: the linear number of a workgroup of a folded [`grid`].
 const WORKGROUP_INDEX: &str =
     "fn workgroup_index(wid: vec3<u32>, nwg: vec3<u32>) -> u32 { return wid.x + wid.y * nwg.x; }\n";
+
+/// The entry point of kernels that give every thread a number of its own.
+const THREADS: &str = include_str!("../../../assets/kernels/lib/threads.wgsl");
 
 /// A grid of at least `workgroups`, folded into x and y so that no dimension is above the device's limit. Kernels get their number by
 /// `workgroup_index` and guard against those too many.

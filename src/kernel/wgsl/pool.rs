@@ -1,7 +1,7 @@
 //! Pooling.
 
+use super::Builder;
 use super::conv::window_params;
-use super::{Builder, grid};
 use crate::kernel::{Caps, Launch, PoolKernel, wgsl_type};
 use crate::plan::Step;
 use crate::record::PoolKind;
@@ -30,7 +30,6 @@ pub(super) fn lower(step: &Step, kernel: &PoolKernel, caps: &Caps) -> Launch {
         }
     });
     let params = &mut builder.params;
-    params.size("count", count);
     // As a parameter, since WGSL has no way to write an infinity.
     match kernel.class {
         Class::Float => params.float("lowest", f32::NEG_INFINITY),
@@ -41,5 +40,5 @@ pub(super) fn lower(step: &Step, kernel: &PoolKernel, caps: &Caps) -> Launch {
     for (axis, name) in ["padded_d", "padded_h", "padded_w"].into_iter().enumerate() {
         params.size(name, kernel.window.before[axis] + kernel.input[axis] + kernel.window.after[axis]);
     }
-    builder.finish(include_str!("../../../assets/kernels/pool.wgsl"), grid(count.div_ceil(64), caps))
+    builder.finish_threads(include_str!("../../../assets/kernels/pool.wgsl"), count, caps)
 }

@@ -2,8 +2,8 @@
 
 use core::fmt::Write;
 
+use super::Builder;
 use super::gather::{Lines, resolve_code, slice_code};
-use super::{Builder, grid};
 use crate::kernel::{Caps, Launch, ScatterElementsKernel, ScatterNdKernel, wgsl_type};
 use crate::plan::Step;
 use crate::record::ScatterReduce;
@@ -33,7 +33,6 @@ pub(super) fn scatter_elements(step: &Step, kernel: &ScatterElementsKernel, caps
     let axis = lines.axis;
     let params = &mut builder.params;
     params
-        .size("count", count)
         .size("n", lines.data[axis])
         .size("inner", Lines::inner(&lines.data, axis))
         .size("updates", lines.indices[axis])
@@ -45,7 +44,7 @@ pub(super) fn scatter_elements(step: &Step, kernel: &ScatterElementsKernel, caps
         params.size(&format!("size{i}"), lines.data[i]);
         params.size(&format!("limit{i}"), limit).size(&format!("step{i}"), step);
     }
-    builder.finish(include_str!("../../../assets/kernels/scatter_elements.wgsl"), grid(count.div_ceil(64), caps))
+    builder.finish_threads(include_str!("../../../assets/kernels/scatter_elements.wgsl"), count, caps)
 }
 
 pub(super) fn scatter_nd(step: &Step, kernel: &ScatterNdKernel, caps: &Caps) -> Launch {
@@ -58,8 +57,8 @@ pub(super) fn scatter_nd(step: &Step, kernel: &ScatterNdKernel, caps: &Caps) -> 
     slice_code(&mut builder, &kernel.dims);
     combine_code(&mut builder, kernel.class, kernel.reduce);
     let params = &mut builder.params;
-    params.size("threads", threads).size("span", span).size("tuples", kernel.tuples).size("inner", kernel.inner);
-    builder.finish(include_str!("../../../assets/kernels/scatter_nd.wgsl"), grid(threads.div_ceil(64), caps))
+    params.size("span", span).size("tuples", kernel.tuples).size("inner", kernel.inner);
+    builder.finish_threads(include_str!("../../../assets/kernels/scatter_nd.wgsl"), threads, caps)
 }
 
 /// `combine(a, b)`: what an element `a` becomes when the update `b` hits it. NaN wins in minima and maxima.

@@ -12,11 +12,9 @@ pub(super) fn lower(step: &Step, kernel: &TopKKernel, caps: &Caps) -> Launch {
     builder.params.size("rows", rows).size("n", n).size("k", k);
     // Rounds cost `k · n` a row, counting ranks costs `n · n` but is wholly parallel and needs no barriers.
     if k * 4 >= n || n <= 64 {
-        builder.params.size("count", rows * n);
-        let workgroups = (rows * n).div_ceil(64);
-        builder.finish(include_str!("../../../assets/kernels/top_k_rank.wgsl"), grid(workgroups, caps))
+        builder.finish_threads(include_str!("../../../assets/kernels/top_k_rank.wgsl"), rows * n, caps)
     } else if caps.software && rows >= 16 {
-        builder.finish(include_str!("../../../assets/kernels/top_k_row.wgsl"), grid(rows.div_ceil(64), caps))
+        builder.finish_threads(include_str!("../../../assets/kernels/top_k_row.wgsl"), rows, caps)
     } else {
         let lanes = if n >= 1024 && caps.invocations >= 256 { 256 } else { 64 };
         builder.constant("LANES", lanes);
