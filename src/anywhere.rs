@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use bevy::app::{PluginGroupBuilder, ScheduleRunnerPlugin};
+use bevy::log::{DEFAULT_FILTER, LogPlugin};
 use bevy::prelude::*;
 use bevy::render::RenderPlugin;
 use bevy::render::settings::WgpuSettings;
@@ -47,6 +48,8 @@ impl PluginGroup for AnywherePlugins {
         if !adapter {
             let settings = WgpuSettings { backends: None, ..default() };
             plugins = plugins.set(RenderPlugin { render_creation: settings.into(), ..default() });
+            // Bevy's plugins complain about the renderer that is left out on purpose.
+            plugins = plugins.set(LogPlugin { filter: format!("{DEFAULT_FILTER},bevy_render=off"), ..default() });
         }
         #[cfg(feature = "inspector")]
         if !windowed {
