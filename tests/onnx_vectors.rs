@@ -1,5 +1,6 @@
 //! Runs every case of `tests/vectors/onnx` through the public ops, on both backends: one test per operator, and a table at the end.
 
+#[expect(dead_code, reason = "the rig serves every test binary")]
 mod common;
 #[path = "onnx_vectors/mod.rs"]
 mod onnx;

@@ -90,13 +90,43 @@ fn mask(call: &mut Call, s: usize, t: usize, causal: bool) -> Result<Option<Tens
             let before = call.ops.less(keys, ends)?;
             seen = call.ops.and(seen, before)?;
         }
-        all = Some(match all {
-            None => seen,
-            Some(mask) if call.ops.dtype(mask)? == DType::Bool => call.ops.and(mask, seen)?,
-            Some(mask) => call.ops.select(seen, mask, f64::NEG_INFINITY)?,
-        });
+        all = Some(hide(call, all, seen)?);
+    }
+    if let Some(seen) = sliding(call, s, t)? {
+        all = Some(hide(call, all, seen)?);
     }
     Ok(all)
+}
+
+/// A mask that also hides what is not `seen`.
+fn hide(call: &mut Call, mask: Option<TensorValue>, seen: TensorValue) -> Result<TensorValue, Stop> {
+    Ok(match mask {
+        None => seen,
+        Some(mask) if call.ops.dtype(mask)? == DType::Bool => call.ops.and(mask, seen)?,
+        Some(mask) => call.ops.select(seen, mask, f64::NEG_INFINITY)?,
+    })
+}
+
+/// The keys within `left_window_size` before and `right_window_size` after each query.
+fn sliding(call: &mut Call, s: usize, t: usize) -> Result<Option<TensorValue>, Stop> {
+    let (left, right) = (call.case.int("left_window_size", -1), call.case.int("right_window_size", -1));
+    if left < 0 && right < 0 {
+        return Ok(None);
+    }
+    let past = if call.has(4) { call.shape_of(4)[2] } else { 0 };
+    let queries = call.ops.arange(past as f64, 1.0, s, DType::I32)?;
+    let mut queries = call.ops.reshape(queries, &[s as isize, 1])?;
+    if let (Some(lengths), false) = (call.maybe(6)?, call.has(4)) {
+        let lengths = call.ops.reshape(lengths, &[-1, 1, 1, 1])?;
+        let first = call.ops.sub(lengths, s as u32)?;
+        queries = call.ops.add(queries, first)?;
+    }
+    let keys = call.ops.arange(0.0, 1.0, t, DType::I32)?;
+    let ahead = call.ops.sub(keys, queries)?;
+    let low = if left < 0 { i64::from(i32::MIN) } else { -left };
+    let high = if right < 0 { i64::from(i32::MAX) } else { right };
+    let (after, before) = (call.ops.greater_equal(ahead, low as f64)?, call.ops.less_equal(ahead, high as f64)?);
+    Ok(Some(call.ops.and(after, before)?))
 }
 
 /// What `qk_matmul_output_mode` asks for, by plain ops.
@@ -134,7 +164,11 @@ fn scores(call: &mut Call, q: TensorValue, k: TensorValue, settings: &AttentionS
     if mode == 2 {
         return Ok(scores);
     }
-    Ok(call.ops.softmax(scores, -1)?)
+    let weights = call.ops.softmax(scores, -1)?;
+    // A query that sees no key has no weights.
+    let best = call.ops.max_of(scores, -1, true)?;
+    let blind = call.ops.equal(best, f64::NEG_INFINITY)?;
+    Ok(call.ops.select(blind, 0.0, weights)?)
 }
 
 fn rotary(call: &mut Call) -> Outputs {
