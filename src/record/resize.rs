@@ -1,7 +1,9 @@
 //! Resampling of axes, by ONNX's definitions. Tables of positions and weights are made here and are part of the structure.
 
-use super::{Arg, Axis, TensorCommands, TensorOperand, TensorValue};
+use super::part::Part;
+use super::{Arg, Axis, NodeId, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
+use crate::tensor::{DType, Shape, Truth, pack};
 
 /// The new sizes of the axes that are resized.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -10,6 +12,16 @@ pub enum ResizeTo<'a> {
     Sizes(&'a [usize]),
     /// Factors, one per axis; the size is ⌊old · factor⌋, but positions follow the factor.
     Scales(&'a [f32]),
+    /// Sizes that span only a part of each axis, which may reach beyond it. Positions are spread evenly over it, whatever the
+    /// settings' coordinates.
+    Region {
+        /// Sizes, one per axis.
+        sizes: &'a [usize],
+        /// Where the first and the last position lie: 0 is the axis's first element, 1 its last.
+        regions: &'a [[f32; 2]],
+        /// The value at positions outside the axis.
+        outside: f64,
+    },
 }
 
 /// How an output element is made of input elements.
@@ -78,13 +90,23 @@ struct Resampling {
     scale: f64,
     /// The output size before it was made whole.
     width: f64,
+    /// The part of the input that the output spans, where not all of it: 0 is its first element, 1 its last.
+    region: Option<[f64; 2]>,
 }
 
 impl Resampling {
     /// The input position of output position `x`.
     fn origin(self, x: usize, coordinates: ResizeCoordinates) -> f64 {
-        let Self { input, out, scale, width } = self;
+        let Self { input, out, scale, width, region } = self;
         let (x, input) = (x as f64, input as f64);
+        if let Some([start, end]) = region {
+            let last = input - 1.0;
+            return if out > 1 {
+                start * last + x * (end - start) * last / (out as f64 - 1.0)
+            } else {
+                0.5 * (start + end) * last
+            };
+        }
         let half_pixel = (x + 0.5) / scale - 0.5;
         match coordinates {
             ResizeCoordinates::AlignCorners if width == 1.0 => 0.0,
@@ -100,6 +122,12 @@ impl Resampling {
     fn base(origin: f64) -> (isize, f64) {
         let base = origin.ceil() - 1.0;
         (base as isize, origin - base)
+    }
+
+    /// Whether an output position lies outside the input.
+    fn is_outside(self, x: usize) -> bool {
+        let origin = self.origin(x, ResizeCoordinates::default());
+        !(0.0..=self.input as f64 - 1.0).contains(&origin)
     }
 
     /// The single element each output position takes.
@@ -203,6 +231,11 @@ impl TensorCommands<'_, '_> {
         let count = match to {
             ResizeTo::Sizes(sizes) => sizes.len(),
             ResizeTo::Scales(scales) => scales.len(),
+            ResizeTo::Region { sizes, regions, .. } if sizes.len() != regions.len() => {
+                let reason = format!("{} sizes and {} regions were given", sizes.len(), regions.len());
+                return Err(OpError::Argument { op, reason });
+            }
+            ResizeTo::Region { sizes, .. } => sizes.len(),
         };
         if count != axes.len() {
             let reason = format!("{count} sizes were given for {} axes", axes.len());
@@ -221,7 +254,7 @@ impl TensorCommands<'_, '_> {
             let resampling = match to {
                 ResizeTo::Sizes(sizes) => {
                     let out = sizes[i];
-                    Resampling { input, out, scale: out as f64 / input as f64, width: out as f64 }
+                    Resampling { input, out, scale: out as f64 / input as f64, width: out as f64, region: None }
                 }
                 ResizeTo::Scales(scales) => {
                     let scale = scales[i];
@@ -230,7 +263,15 @@ impl TensorCommands<'_, '_> {
                     }
                     let out = (input as f32 * scale).floor() as usize;
                     let scale = f64::from(scale);
-                    Resampling { input, out, scale, width: input as f64 * scale }
+                    Resampling { input, out, scale, width: input as f64 * scale, region: None }
+                }
+                ResizeTo::Region { sizes, regions, .. } => {
+                    let (out, [start, end]) = (sizes[i], regions[i]);
+                    if !(start.is_finite() && end.is_finite()) {
+                        return Err(OpError::Argument { op, reason: format!("{start} to {end} is not a region") });
+                    }
+                    let region = Some([f64::from(start), f64::from(end)]);
+                    Resampling { input, out, scale: out as f64 / input as f64, width: out as f64, region }
                 }
             };
             if input == 0 && resampling.out > 0 {
@@ -240,22 +281,43 @@ impl TensorCommands<'_, '_> {
                 let reason = format!("axis {axis} cannot have {} elements", resampling.out);
                 return Err(OpError::Argument { op, reason });
             }
-            if resampling.out == input && resampling.scale == 1.0 {
+            if resampling.out == input && resampling.scale == 1.0 && resampling.region.is_none() {
                 continue;
             }
-            let part = self.part(x);
-            let (positions, weights) = match settings.mode {
-                ResizeMode::Nearest(rounding) => {
-                    let table = resampling.nearest(rounding, settings.coordinates);
-                    node = part.gather_table(node, axis, &table);
-                    continue;
-                }
-                ResizeMode::Linear => resampling.taps(1.0, |x| (1.0 - x.abs()).max(0.0), &settings),
-                ResizeMode::Cubic { a } => resampling.taps(2.0, |x| cubic(x, f64::from(a)), &settings),
-            };
-            node = part.taps(node, axis, resampling.out, &positions, &weights);
+            node = self.part(x).resample(node, axis, resampling, &settings);
+            if let ResizeTo::Region { outside, .. } = to {
+                node = self.part(x).hide_outside(node, axis, resampling, outside);
+            }
         }
         self.sized(op, x.backend, node)
+    }
+}
+
+impl Part {
+    fn resample(&mut self, x: NodeId, axis: usize, resampling: Resampling, settings: &ResizeSettings) -> NodeId {
+        let (positions, weights) = match settings.mode {
+            ResizeMode::Nearest(rounding) => {
+                let table = resampling.nearest(rounding, settings.coordinates);
+                return self.gather_table(x, axis, &table);
+            }
+            ResizeMode::Linear => resampling.taps(1.0, |x| (1.0 - x.abs()).max(0.0), settings),
+            ResizeMode::Cubic { a } => resampling.taps(2.0, |x| cubic(x, f64::from(a)), settings),
+        };
+        self.taps(x, axis, resampling.out, &positions, &weights)
+    }
+
+    /// Puts a number at the output positions that lie outside the input.
+    fn hide_outside(&mut self, x: NodeId, axis: usize, resampling: Resampling, value: f64) -> NodeId {
+        let outside: Vec<Truth> = (0..resampling.out).map(|at| resampling.is_outside(at).into()).collect();
+        if !outside.iter().any(|outside| outside.get()) {
+            return x;
+        }
+        let (shape, dtype) = (self.shape(x).clone(), self.dtype(x));
+        let along = Shape::new((0..shape.rank()).map(|i| if i == axis { shape[i] } else { 1 }));
+        let mask = self.constant(pack(&outside), along, DType::Bool);
+        let mask = self.broadcast(mask, &shape);
+        let value = self.full(value, &shape, dtype);
+        self.select(mask, value, x)
     }
 }
 
@@ -264,7 +326,7 @@ mod tests {
     use super::*;
 
     fn sized(input: usize, out: usize) -> Resampling {
-        Resampling { input, out, scale: out as f64 / input as f64, width: out as f64 }
+        Resampling { input, out, scale: out as f64 / input as f64, width: out as f64, region: None }
     }
 
     #[test]
@@ -272,6 +334,14 @@ mod tests {
         let (positions, weights) = sized(2, 4).taps(1.0, |x| (1.0 - x.abs()).max(0.0), &ResizeSettings::default());
         assert_eq!(positions, [0, 0, 0, 1, 0, 1, 1, 1]);
         assert_eq!(weights, [0.25, 0.75, 0.75, 0.25, 0.25, 0.75, 0.75, 0.25]);
+    }
+
+    #[test]
+    fn a_region_spans_its_part_and_knows_what_is_outside() {
+        let region = Resampling { region: Some([0.5, 1.5]), ..sized(5, 3) };
+        let origins: Vec<f64> = (0..3).map(|x| region.origin(x, ResizeCoordinates::default())).collect();
+        assert_eq!(origins, [2.0, 4.0, 6.0]);
+        assert_eq!([0, 1, 2].map(|x| region.is_outside(x)), [false, false, true]);
     }
 
     #[test]

@@ -1,0 +1,124 @@
+//! What a mapping sees of a case: its operands, its attributes and the ops to call.
+
+use bevy::prelude::Entity;
+use bevy_tensor_compute::prelude::*;
+use bevy_tensor_compute::{OpError, TensorOperand};
+
+use super::case::{Case, Host, device_type};
+
+/// Why a case gave no values.
+#[derive(Debug)]
+pub enum Stop {
+    Unsupported(String),
+    Failed(String),
+}
+
+impl From<OpError> for Stop {
+    fn from(error: OpError) -> Self {
+        Stop::Failed(error.to_string())
+    }
+}
+
+pub fn unsupported<T>(reason: impl Into<String>) -> Result<T, Stop> {
+    Err(Stop::Unsupported(reason.into()))
+}
+
+/// The outputs in operator order; `None` for those not asked for.
+pub type Outputs = Result<Vec<Option<TensorValue>>, Stop>;
+
+pub fn one(value: Result<TensorValue, OpError>) -> Outputs {
+    Ok(vec![Some(value?)])
+}
+
+/// One case being recorded.
+pub struct Call<'a, 'w, 's> {
+    pub ops: &'a mut TensorCommands<'w, 's>,
+    pub case: &'a Case,
+    pub tensors: Vec<Option<Result<Entity, String>>>,
+}
+
+impl Call<'_, '_, '_> {
+    /// An operand that must be there.
+    pub fn x(&self, i: usize) -> Result<TensorOperand, Stop> {
+        self.maybe(i)?.ok_or_else(|| Stop::Failed(format!("input {i} is missing")))
+    }
+
+    /// An operand that may be absent.
+    pub fn maybe(&self, i: usize) -> Result<Option<TensorOperand>, Stop> {
+        match self.tensors.get(i) {
+            None | Some(None) => Ok(None),
+            Some(Some(Ok(entity))) => Ok(Some((*entity).into())),
+            Some(Some(Err(reason))) => unsupported(reason.clone()),
+        }
+    }
+
+    /// How many inputs the node lists.
+    pub fn count(&self) -> usize {
+        self.case.inputs.len()
+    }
+
+    pub fn has(&self, i: usize) -> bool {
+        self.host(i).is_some()
+    }
+
+    /// The stored value of an input, for operands that are settings here.
+    pub fn host(&self, i: usize) -> Option<&Host> {
+        self.case.inputs.get(i)?.as_ref()
+    }
+
+    pub fn host_ints(&self, i: usize) -> Option<Vec<i64>> {
+        self.host(i).map(Host::ints)
+    }
+
+    /// The only number of an input.
+    pub fn host_number(&self, i: usize) -> Option<f64> {
+        self.host(i)?.floats().first().copied()
+    }
+
+    /// Settings that older versions of an operator have as an attribute and newer ones as an input.
+    pub fn ints_of(&self, attr: &str, i: usize) -> Option<Vec<i64>> {
+        self.case.ints(attr).or_else(|| self.host_ints(i))
+    }
+
+    pub fn shape_of(&self, i: usize) -> Vec<usize> {
+        self.host(i).map(|host| host.shape.clone()).unwrap_or_default()
+    }
+
+    pub fn dtype_of(&self, i: usize) -> Result<DType, Stop> {
+        let host = self.host(i).ok_or_else(|| Stop::Failed(format!("input {i} is missing")))?;
+        host.dtype().map_err(Stop::Unsupported)
+    }
+
+    /// The type an output is expected to have.
+    pub fn out_type(&self, i: usize) -> Result<DType, Stop> {
+        let host = self.case.outputs.get(i).and_then(Option::as_ref);
+        let host = host.ok_or_else(|| Stop::Failed(format!("output {i} is missing")))?;
+        device_type(&host.onnx).map_err(Stop::Unsupported)
+    }
+
+    pub fn out_onnx(&self, i: usize) -> &str {
+        self.case.outputs.get(i).and_then(Option::as_ref).map_or("", |host| &host.onnx)
+    }
+
+    pub fn wants(&self, i: usize) -> bool {
+        self.case.outputs.get(i).is_some_and(Option::is_some)
+    }
+
+    /// The rank an output has in the file, where a value without axes has one.
+    pub fn out_rank(&self, i: usize) -> usize {
+        self.case.outputs.get(i).and_then(Option::as_ref).map_or(0, |host| host.shape.len())
+    }
+}
+
+pub fn signed(sizes: &[i64]) -> Vec<isize> {
+    sizes.iter().map(|&n| n as isize).collect()
+}
+
+pub fn sizes(sizes: &[i64]) -> Vec<usize> {
+    sizes.iter().map(|&n| n.max(0) as usize).collect()
+}
+
+/// An axis as an index into `rank` axes.
+pub fn index(axis: i64, rank: usize) -> usize {
+    (if axis < 0 { axis + rank as i64 } else { axis }).max(0) as usize
+}

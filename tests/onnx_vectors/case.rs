@@ -1,0 +1,203 @@
+//! The stored cases: nodes with their attributes, and values on the host.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bevy_tensor_compute::prelude::*;
+use half::f16;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Map, Value};
+
+/// One node with its inputs and the outputs to expect.
+pub struct Case {
+    pub name: String,
+    pub op: String,
+    pub opset: i64,
+    pub attrs: Map<String, Value>,
+    pub inputs: Vec<Option<Host>>,
+    pub outputs: Vec<Option<Host>>,
+}
+
+/// A stored value.
+pub struct Host {
+    /// ONNX's name of the element type.
+    pub onnx: String,
+    pub shape: Vec<usize>,
+    pub values: Values,
+}
+
+/// Every stored type fits one of these exactly. Truth values are integers.
+pub enum Values {
+    Floats(Vec<f64>),
+    Integers(Vec<i128>),
+}
+
+/// All files of the suite, by operator.
+pub fn load_all() -> Result<Vec<(String, Vec<Arc<Case>>)>, Box<dyn std::error::Error>> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/onnx");
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "safetensors") {
+            let op = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+            files.push((op, load(&std::fs::read(&path)?)?));
+        }
+    }
+    files.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(files)
+}
+
+fn load(bytes: &[u8]) -> Result<Vec<Arc<Case>>, Box<dyn std::error::Error>> {
+    let (_, header) = SafeTensors::read_metadata(bytes)?;
+    let cases = header.metadata().as_ref().and_then(|entries| entries.get("cases")).ok_or("no cases")?;
+    let tensors = SafeTensors::deserialize(bytes)?;
+    let cases: Vec<Value> = serde_json::from_str(cases)?;
+    cases.iter().map(|case| Ok(Arc::new(Case::read(case, &tensors)?))).collect()
+}
+
+impl Case {
+    fn read(case: &Value, tensors: &SafeTensors) -> Result<Self, Box<dyn std::error::Error>> {
+        let text = |key: &str| case[key].as_str().map(str::to_owned).ok_or_else(|| format!("a case has no {key}"));
+        let name = text("case")?;
+        let values = |key: &str| -> Result<Vec<Option<Host>>, Box<dyn std::error::Error>> {
+            let names = case[key].as_array().ok_or("a case has no list of values")?;
+            let read = |value: &Value| -> Result<Option<Host>, Box<dyn std::error::Error>> {
+                match value.as_str() {
+                    None | Some("") => Ok(None),
+                    Some(value) => {
+                        let onnx = case["dtypes"][value].as_str().unwrap_or("an unnamed type");
+                        Ok(Some(match tensors.tensor(&format!("{name}/{value}")) {
+                            Ok(view) => Host::read(onnx, &view),
+                            // Sequences and the like are not stored.
+                            Err(_) => Host::opaque(onnx, Vec::new()),
+                        }))
+                    }
+                }
+            };
+            names.iter().map(read).collect()
+        };
+        let (inputs, outputs) = (values("inputs")?, values("outputs")?);
+        let attrs = case["attrs"].as_object().cloned().unwrap_or_default();
+        Ok(Self { op: text("op")?, opset: case["opset"].as_i64().unwrap_or(0), name, attrs, inputs, outputs })
+    }
+
+    pub fn int(&self, attr: &str, default: i64) -> i64 {
+        self.attrs.get(attr).and_then(Value::as_i64).unwrap_or(default)
+    }
+
+    pub fn flag(&self, attr: &str, default: bool) -> bool {
+        self.int(attr, i64::from(default)) != 0
+    }
+
+    pub fn float(&self, attr: &str, default: f32) -> f32 {
+        self.attrs.get(attr).and_then(Value::as_f64).map_or(default, |value| value as f32)
+    }
+
+    pub fn text(&self, attr: &str, default: &'static str) -> &str {
+        self.attrs.get(attr).and_then(Value::as_str).unwrap_or(default)
+    }
+
+    pub fn ints(&self, attr: &str) -> Option<Vec<i64>> {
+        self.attrs.get(attr)?.as_array()?.iter().map(Value::as_i64).collect()
+    }
+
+    pub fn floats(&self, attr: &str) -> Option<Vec<f64>> {
+        self.attrs.get(attr)?.as_array()?.iter().map(Value::as_f64).collect()
+    }
+}
+
+fn numbers<const N: usize, T>(bytes: &[u8], read: impl Fn([u8; N]) -> T) -> Vec<T> {
+    bytes.chunks_exact(N).map(|chunk| read(chunk.try_into().expect("chunks have this size"))).collect()
+}
+
+impl Host {
+    fn read(onnx: &str, view: &safetensors::tensor::TensorView) -> Self {
+        let bytes = view.data();
+        let values = match view.dtype() {
+            Dtype::F64 => Values::Floats(numbers(bytes, f64::from_le_bytes)),
+            Dtype::F32 => Values::Floats(numbers(bytes, |b| f64::from(f32::from_le_bytes(b)))),
+            Dtype::F16 => Values::Floats(numbers(bytes, |b| f64::from(f16::from_le_bytes(b)))),
+            Dtype::BF16 => Values::Floats(numbers(bytes, |b| f64::from(half::bf16::from_le_bytes(b)))),
+            Dtype::I64 => Values::Integers(numbers(bytes, |b| i64::from_le_bytes(b).into())),
+            Dtype::U64 => Values::Integers(numbers(bytes, |b| u64::from_le_bytes(b).into())),
+            Dtype::I32 => Values::Integers(numbers(bytes, |b| i32::from_le_bytes(b).into())),
+            Dtype::U32 => Values::Integers(numbers(bytes, |b| u32::from_le_bytes(b).into())),
+            Dtype::I16 => Values::Integers(numbers(bytes, |b| i16::from_le_bytes(b).into())),
+            Dtype::U16 => Values::Integers(numbers(bytes, |b| u16::from_le_bytes(b).into())),
+            Dtype::I8 => Values::Integers(numbers(bytes, |b| i8::from_le_bytes(b).into())),
+            Dtype::U8 | Dtype::BOOL => Values::Integers(numbers(bytes, |b| u8::from_le_bytes(b).into())),
+            _ => return Self::opaque(onnx, view.shape().to_vec()),
+        };
+        Self { onnx: onnx.to_owned(), shape: view.shape().to_vec(), values }
+    }
+
+    /// A value of a type that the crate does not have: only its name matters.
+    fn opaque(onnx: &str, shape: Vec<usize>) -> Self {
+        Self { onnx: format!("{onnx} as stored"), shape, values: Values::Integers(Vec::new()) }
+    }
+
+    pub fn ints(&self) -> Vec<i64> {
+        match &self.values {
+            Values::Integers(values) => values.iter().map(|&v| v as i64).collect(),
+            Values::Floats(values) => values.iter().map(|&v| v as i64).collect(),
+        }
+    }
+
+    pub fn floats(&self) -> Vec<f64> {
+        match &self.values {
+            Values::Integers(values) => values.iter().map(|&v| v as f64).collect(),
+            Values::Floats(values) => values.clone(),
+        }
+    }
+
+    /// The type the values have in the crate, see [`device_type`].
+    pub fn dtype(&self) -> Result<DType, String> {
+        device_type(&self.onnx)
+    }
+
+    /// As a tensor, where every value fits.
+    pub fn tensor(&self) -> Result<TensorData, String> {
+        let dtype = self.dtype()?;
+        let misfit = || format!("{} values that 32 bits cannot hold", self.onnx);
+        fn whole<T: TryFrom<i128>>(values: &[i128]) -> Option<Vec<T>> {
+            values.iter().map(|&v| T::try_from(v).ok()).collect()
+        }
+        let shape = self.shape.clone();
+        let data = match (&self.values, dtype) {
+            (Values::Floats(values), DType::F16) => {
+                TensorData::new(&values.iter().map(|&v| f16::from_f64(v)).collect::<Vec<_>>(), shape)
+            }
+            (Values::Floats(values), _) => {
+                let narrow: Vec<f32> = values.iter().map(|&v| v as f32).collect();
+                if narrow.iter().zip(values).any(|(n, v)| n.is_finite() != v.is_finite()) {
+                    return Err(misfit());
+                }
+                TensorData::new(&narrow, shape)
+            }
+            (Values::Integers(v), DType::I32) => TensorData::new(&whole::<i32>(v).ok_or_else(misfit)?, shape),
+            (Values::Integers(v), DType::U32) => TensorData::new(&whole::<u32>(v).ok_or_else(misfit)?, shape),
+            (Values::Integers(v), DType::I8) => TensorData::new(&whole::<i8>(v).ok_or_else(misfit)?, shape),
+            (Values::Integers(v), DType::U8) => TensorData::new(&whole::<u8>(v).ok_or_else(misfit)?, shape),
+            (Values::Integers(v), DType::Bool) => {
+                TensorData::new(&v.iter().map(|&v| Truth::from(v != 0)).collect::<Vec<_>>(), shape)
+            }
+            (Values::Integers(_), other) => return Err(format!("integers stored for {other}")),
+        };
+        data.map_err(|error| error.to_string())
+    }
+}
+
+/// The type of the crate that holds an ONNX type: the same, or a wider one with the same values. 64-bit types become 32-bit ones, which
+/// [`Host::tensor`] refuses where it would change an integer.
+pub fn device_type(onnx: &str) -> Result<DType, String> {
+    Ok(match onnx {
+        "FLOAT" | "DOUBLE" | "BFLOAT16" => DType::F32,
+        "FLOAT16" => DType::F16,
+        "INT64" | "INT32" | "INT16" => DType::I32,
+        "UINT64" | "UINT32" | "UINT16" => DType::U32,
+        "INT8" | "INT4" | "INT2" => DType::I8,
+        "UINT8" | "UINT4" | "UINT2" => DType::U8,
+        "BOOL" => DType::Bool,
+        other => return Err(format!("{other} is no tensor type")),
+    })
+}

@@ -1,0 +1,214 @@
+//! One and two operands, element by element.
+
+use bevy_tensor_compute::prelude::*;
+use bevy_tensor_compute::{OpError, TensorOperand};
+
+use super::call::{Call, Outputs, Stop, one, unsupported};
+
+pub fn apply(call: &mut Call) -> Option<Outputs> {
+    let op = call.case.op.clone();
+    unary(call, &op).or_else(|| parametric(call, &op)).or_else(|| binary(call, &op)).or_else(|| variadic(call, &op))
+}
+
+fn unary(call: &mut Call, op: &str) -> Option<Outputs> {
+    type Unary = fn(&mut TensorCommands, TensorOperand) -> Result<TensorValue, OpError>;
+    let function: Unary = match op {
+        "Abs" => |ops, x| ops.abs(x),
+        "Neg" => |ops, x| ops.neg(x),
+        "Exp" => |ops, x| ops.exp(x),
+        "Log" => |ops, x| ops.log(x),
+        "Sqrt" => |ops, x| ops.sqrt(x),
+        "Reciprocal" => |ops, x| ops.recip(x),
+        "Sin" => |ops, x| ops.sin(x),
+        "Cos" => |ops, x| ops.cos(x),
+        "Tan" => |ops, x| {
+            let (sin, cos) = (ops.sin(x.clone())?, ops.cos(x)?);
+            ops.div(sin, cos)
+        },
+        "Floor" => |ops, x| ops.floor(x),
+        "Ceil" => |ops, x| ops.ceil(x),
+        "Round" => |ops, x| ops.round(x),
+        "Sign" => |ops, x| ops.sign(x),
+        "Erf" => |ops, x| ops.erf(x),
+        "Not" => |ops, x| ops.not(x),
+        "IsNaN" => |ops, x| ops.is_nan(x),
+        "Relu" => |ops, x| ops.relu(x),
+        "Sigmoid" => |ops, x| ops.sigmoid(x),
+        "Tanh" => |ops, x| ops.tanh(x),
+        "Softplus" => |ops, x| ops.softplus(x),
+        "Softsign" => |ops, x| ops.softsign(x),
+        "Mish" => |ops, x| ops.mish(x),
+        "HardSwish" => |ops, x| ops.hard_swish(x),
+        "Identity" => |ops, x| ops.copy(x),
+        _ => return None,
+    };
+    Some(call.x(0).and_then(|x| one(function(call.ops, x))))
+}
+
+/// One operand and settings.
+fn parametric(call: &mut Call, op: &str) -> Option<Outputs> {
+    let case = call.case;
+    let with = |call: &mut Call, f: &dyn Fn(&mut TensorCommands, TensorOperand) -> Result<TensorValue, OpError>| {
+        call.x(0).and_then(|x| one(f(call.ops, x)))
+    };
+    Some(match op {
+        "LeakyRelu" => with(call, &|ops, x| ops.leaky_relu(x, case.float("alpha", 0.01))),
+        "Elu" => with(call, &|ops, x| ops.elu(x, case.float("alpha", 1.0))),
+        "Celu" => with(call, &|ops, x| ops.celu(x, case.float("alpha", 1.0))),
+        "ThresholdedRelu" => with(call, &|ops, x| ops.thresholded_relu(x, case.float("alpha", 1.0))),
+        "HardSigmoid" => with(call, &|ops, x| ops.hard_sigmoid(x, case.float("alpha", 0.2), case.float("beta", 0.5))),
+        "Selu" if !case.attrs.contains_key("alpha") && !case.attrs.contains_key("gamma") => {
+            with(call, &|ops, x| ops.selu(x))
+        }
+        "Selu" => with(call, &|ops, x| {
+            let elu = ops.elu(x, case.float("alpha", 1.673_263_2))?;
+            ops.mul(elu, case.float("gamma", 1.050_701))
+        }),
+        "Swish" => with(call, &|ops, x| {
+            let alpha = case.float("alpha", 1.0);
+            if alpha == 1.0 {
+                return ops.silu(x);
+            }
+            let scaled = ops.mul(x.clone(), alpha)?;
+            let gate = ops.sigmoid(scaled)?;
+            ops.mul(x, gate)
+        }),
+        "Gelu" if case.text("approximate", "none") == "tanh" => with(call, &|ops, x| ops.gelu_tanh(x)),
+        "Gelu" => with(call, &|ops, x| ops.gelu(x)),
+        "Shrink" => with(call, &|ops, x| {
+            let (bias, lambda) = (case.float("bias", 0.0), case.float("lambd", 0.5));
+            let low = ops.less(x.clone(), -lambda)?;
+            let high = ops.greater(x.clone(), lambda)?;
+            let (raised, lowered) = (ops.add(x.clone(), bias)?, ops.sub(x, bias)?);
+            let high = ops.select(high, lowered, 0.0)?;
+            ops.select(low, raised, high)
+        }),
+        "IsInf" => with(call, &|ops, x| {
+            let infinite = ops.is_inf(x.clone())?;
+            let side = match (case.flag("detect_negative", true), case.flag("detect_positive", true)) {
+                (true, true) => return Ok(infinite),
+                (true, false) => ops.less(x, 0.0)?,
+                (false, true) => ops.greater(x, 0.0)?,
+                (false, false) => ops.not_equal(x.clone(), x)?,
+            };
+            ops.and(infinite, side)
+        }),
+        "Clip" => clip(call),
+        "Cast" | "CastLike" => cast(call),
+        "Dropout" => dropout(call),
+        _ => return None,
+    })
+}
+
+fn clip(call: &mut Call) -> Outputs {
+    // Bounds are attributes up to version 6.
+    let bound = |attr: &str, i: usize, default: f64| {
+        let old = call.case.attrs.get(attr).and_then(serde_json::Value::as_f64);
+        old.or_else(|| call.host_number(i)).unwrap_or(default)
+    };
+    let (low, high) = (bound("min", 1, f64::NEG_INFINITY), bound("max", 2, f64::INFINITY));
+    let x = call.x(0)?;
+    one(call.ops.clamp(x, low, high))
+}
+
+fn cast(call: &mut Call) -> Outputs {
+    let x = call.x(0)?;
+    let to = call.out_type(0)?;
+    let onnx = call.out_onnx(0).to_owned();
+    let narrow = match onnx.as_str() {
+        "INT4" | "UINT4" => 16.0,
+        "INT2" | "UINT2" => 4.0,
+        "INT16" | "UINT16" => 65536.0,
+        _ => return one(call.ops.cast(x, to)),
+    };
+    // Narrower than any type here: wrap as an integer cast would.
+    let wide = call.ops.cast(x, DType::I32)?;
+    let low = call.ops.modulo(wide, narrow)?;
+    let wrapped = if onnx.starts_with('U') {
+        low
+    } else {
+        let above = call.ops.greater_equal(low, narrow / 2.0)?;
+        let negative = call.ops.sub(low, narrow)?;
+        call.ops.select(above, negative, low)?
+    };
+    one(call.ops.cast(wrapped, to))
+}
+
+fn dropout(call: &mut Call) -> Outputs {
+    let ratio = call.host_number(1).unwrap_or(f64::from(call.case.float("ratio", 0.5)));
+    if call.host_number(2).is_some_and(|training| training != 0.0) && ratio != 0.0 {
+        return unsupported("dropout in training draws ONNX's random numbers");
+    }
+    let x = call.x(0)?;
+    let shape = call.shape_of(0);
+    let kept = if call.wants(1) { Some(call.ops.fill(shape, 1.0, call.out_type(1)?)?) } else { None };
+    Ok(vec![Some(call.ops.copy(x)?), kept])
+}
+
+fn binary(call: &mut Call, op: &str) -> Option<Outputs> {
+    type Binary = fn(&mut TensorCommands, TensorOperand, TensorOperand) -> Result<TensorValue, OpError>;
+    let function: Binary = match op {
+        "Add" => |ops, a, b| ops.add(a, b),
+        "Sub" => |ops, a, b| ops.sub(a, b),
+        "Mul" => |ops, a, b| ops.mul(a, b),
+        "Div" => |ops, a, b| ops.div(a, b),
+        "Mod" if call.case.flag("fmod", false) => |ops, a, b| ops.rem(a, b),
+        "Mod" => |ops, a, b| ops.modulo(a, b),
+        "Equal" => |ops, a, b| ops.equal(a, b),
+        "Less" => |ops, a, b| ops.less(a, b),
+        "LessOrEqual" => |ops, a, b| ops.less_equal(a, b),
+        "Greater" => |ops, a, b| ops.greater(a, b),
+        "GreaterOrEqual" => |ops, a, b| ops.greater_equal(a, b),
+        "And" => |ops, a, b| ops.and(a, b),
+        "Or" => |ops, a, b| ops.or(a, b),
+        "Xor" => |ops, a, b| ops.xor(a, b),
+        "PRelu" => |ops, x, slope| {
+            let negative = ops.less(x.clone(), 0.0)?;
+            let scaled = ops.mul(x.clone(), slope)?;
+            ops.select(negative, scaled, x)
+        },
+        "Pow" => return Some(pow(call)),
+        "Where" => return Some(choose(call)),
+        _ => return None,
+    };
+    Some(call.x(0).and_then(|a| call.x(1).and_then(|b| one(function(call.ops, a, b)))))
+}
+
+fn choose(call: &mut Call) -> Outputs {
+    let (condition, yes, no) = (call.x(0)?, call.x(1)?, call.x(2)?);
+    one(call.ops.where_(condition, yes, no))
+}
+
+/// Base and exponent may differ in type; the result has the base's.
+fn pow(call: &mut Call) -> Outputs {
+    let (base, exponent) = (call.x(0)?, call.x(1)?);
+    let (of_base, of_exponent) = (call.dtype_of(0)?, call.dtype_of(1)?);
+    if of_exponent.is_float() && !of_base.is_float() {
+        let base = call.ops.cast(base, DType::F32)?;
+        let exponent = call.ops.cast(exponent, DType::F32)?;
+        let power = call.ops.pow(base, exponent)?;
+        return one(call.ops.cast(power, of_base));
+    }
+    let exponent = call.ops.cast(exponent, of_base)?;
+    one(call.ops.pow(base, exponent))
+}
+
+fn variadic(call: &mut Call, op: &str) -> Option<Outputs> {
+    type Binary = fn(&mut TensorCommands, TensorValue, TensorOperand) -> Result<TensorValue, OpError>;
+    let function: Binary = match op {
+        "Max" => |ops, a, b| ops.max(a, b),
+        "Min" => |ops, a, b| ops.min(a, b),
+        "Sum" | "Mean" => |ops, a, b| ops.add(a, b),
+        _ => return None,
+    };
+    let fold = |call: &mut Call| -> Result<TensorValue, Stop> {
+        let first = call.x(0)?;
+        let mut all = call.ops.copy(first)?;
+        for i in 1..call.count() {
+            let next = call.x(i)?;
+            all = function(call.ops, all, next)?;
+        }
+        if op == "Mean" { Ok(call.ops.div(all, call.count() as f32)?) } else { Ok(all) }
+    };
+    Some(fold(call).map(|value| vec![Some(value)]))
+}

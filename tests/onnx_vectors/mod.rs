@@ -1,0 +1,45 @@
+//! ONNX operators as calls of the public ops, one file per family.
+
+pub mod call;
+pub mod case;
+pub mod run;
+
+mod attention;
+mod einsum;
+mod elementwise;
+mod generate;
+mod indexing;
+mod norm;
+mod quantise;
+mod reduce;
+mod resample;
+mod shapes;
+mod windows;
+
+use call::{Call, Outputs, unsupported};
+
+/// Records what the case's operator does.
+pub fn apply(call: &mut Call) -> Outputs {
+    let families = [
+        elementwise::apply,
+        reduce::apply,
+        norm::apply,
+        windows::apply,
+        resample::apply,
+        shapes::apply,
+        indexing::apply,
+        generate::apply,
+        attention::apply,
+        quantise::apply,
+        einsum::apply,
+    ];
+    for family in families {
+        if let Some(outputs) = family(call) {
+            return outputs;
+        }
+    }
+    match call.case.op.as_str() {
+        "DFT" | "STFT" | "MelWeightMatrix" => unsupported("audio (C11) comes later"),
+        other => unsupported(format!("{other} is not among the crate's features")),
+    }
+}

@@ -1,0 +1,143 @@
+//! Softmax and normalisation.
+
+use bevy_tensor_compute::prelude::*;
+
+use super::call::{Call, Outputs, index, one};
+
+pub fn apply(call: &mut Call) -> Option<Outputs> {
+    Some(match call.case.op.as_str() {
+        "Softmax" | "LogSoftmax" | "Hardmax" => softmax(call),
+        "LayerNormalization" => layer(call),
+        "RMSNormalization" => rms(call),
+        "BatchNormalization" => batch(call),
+        "InstanceNormalization" => instance(call),
+        "GroupNormalization" => group(call),
+        "LpNormalization" => lp(call),
+        "MeanVarianceNormalization" => mean_variance(call),
+        "LRN" => local_response(call),
+        _ => return None,
+    })
+}
+
+fn softmax(call: &mut Call) -> Outputs {
+    let (x, shape) = (call.x(0)?, call.shape_of(0));
+    let sizes: Vec<isize> = shape.iter().map(|&n| n as isize).collect();
+    // Before version 13 all axes from this one on are taken as one.
+    let old = call.case.opset < 13;
+    let axis = index(call.case.int("axis", if old { 1 } else { -1 }), shape.len());
+    let (x, at) = if old {
+        let rows: usize = shape[..axis].iter().product();
+        let columns: usize = shape[axis..].iter().product();
+        (call.ops.reshape(x, &[rows as isize, columns as isize])?, 1)
+    } else {
+        (call.ops.reshape(x, &sizes)?, axis)
+    };
+    let value = match call.case.op.as_str() {
+        "Softmax" => call.ops.softmax(x, at)?,
+        "LogSoftmax" => call.ops.log_softmax(x, at)?,
+        _ => {
+            let dtype = call.out_type(0)?;
+            let best = call.ops.argmax(x, at, false)?;
+            let flat = call.ops.shape(x)?;
+            let hot = call.ops.one_hot(best, flat[at], dtype)?;
+            let mut order: Vec<isize> = (0..flat.rank() as isize - 1).collect();
+            order.insert(at, flat.rank() as isize - 1);
+            call.ops.permute(hot, &order)?
+        }
+    };
+    one(call.ops.reshape(value, &sizes))
+}
+
+fn layer(call: &mut Call) -> Outputs {
+    let (axis, eps) = (call.case.int("axis", -1), call.case.float("epsilon", 1e-5));
+    let (x, weight, bias) = (call.x(0)?, call.maybe(1)?, call.maybe(2)?);
+    let y = call.ops.layer_norm(x.clone(), weight, bias, axis as isize, eps)?;
+    let rank = call.shape_of(0).len();
+    let axes = Axes::Of((index(axis, rank) as isize..rank as isize).collect());
+    let x = call.ops.cast(x, DType::F32)?;
+    let mean = call.ops.mean(x, axes.clone(), true)?;
+    let variance = call.ops.var(x, axes, true, 0)?;
+    let inverse = call.ops.rsqrt(variance + eps)?;
+    Ok(vec![Some(y), Some(mean), Some(inverse)])
+}
+
+fn rms(call: &mut Call) -> Outputs {
+    let (axis, eps) = (call.case.int("axis", -1), call.case.float("epsilon", 1e-5));
+    let (x, weight) = (call.x(0)?, call.maybe(1)?);
+    one(call.ops.rms_norm(x, weight, axis as isize, eps))
+}
+
+fn batch(call: &mut Call) -> Outputs {
+    let (eps, momentum) = (call.case.float("epsilon", 1e-5), call.case.float("momentum", 0.9));
+    let (x, weight, bias) = (call.x(0)?, call.maybe(1)?, call.maybe(2)?);
+    let (mean, variance) = (call.x(3)?, call.x(4)?);
+    if !call.case.flag("training_mode", false) {
+        return one(call.ops.batch_norm(x, mean, variance, weight, bias, eps));
+    }
+    let axes = Axes::Of((0..call.shape_of(0).len() as isize).filter(|&axis| axis != 1).collect());
+    let now_mean = call.ops.mean(x.clone(), axes.clone(), false)?;
+    let now_variance = call.ops.var(x.clone(), axes, false, 0)?;
+    let y = call.ops.batch_norm(x, now_mean, now_variance, weight, bias, eps)?;
+    let mut running = [None, None];
+    for (slot, (before, now)) in running.iter_mut().zip([(mean, now_mean), (variance, now_variance)]) {
+        let kept = call.ops.mul(before, momentum)?;
+        *slot = Some(call.ops.add(kept, now * (1.0 - momentum))?);
+    }
+    Ok(vec![Some(y), running[0], running[1]])
+}
+
+fn instance(call: &mut Call) -> Outputs {
+    let eps = call.case.float("epsilon", 1e-5);
+    let (x, weight, bias) = (call.x(0)?, call.maybe(1)?, call.maybe(2)?);
+    one(call.ops.instance_norm(x, weight, bias, eps))
+}
+
+fn group(call: &mut Call) -> Outputs {
+    let (groups, eps) = (call.case.int("num_groups", 1) as usize, call.case.float("epsilon", 1e-5));
+    let (x, mut weight, mut bias) = (call.x(0)?, call.maybe(1)?, call.maybe(2)?);
+    let channels = call.shape_of(0)[1];
+    // Before version 21 each group has one factor; the op has one per channel.
+    if call.case.opset < 21 && call.shape_of(1)[0] == groups {
+        for parameter in [&mut weight, &mut bias] {
+            if let Some(per_group) = parameter.take() {
+                *parameter = Some(call.ops.repeat(per_group, 0, channels / groups)?.into());
+            }
+        }
+    }
+    one(call.ops.group_norm(x, groups, weight, bias, eps))
+}
+
+fn lp(call: &mut Call) -> Outputs {
+    let (axis, p) = (call.case.int("axis", -1) as isize, call.case.int("p", 2) as u32);
+    let x = call.x(0)?;
+    one(call.ops.lp_normalize(x, axis, p))
+}
+
+fn mean_variance(call: &mut Call) -> Outputs {
+    let axes = call.case.ints("axes").unwrap_or_else(|| vec![0, 2, 3]);
+    let axes = Axes::Of(super::call::signed(&axes));
+    let x = call.x(0)?;
+    let mean = call.ops.mean(x.clone(), axes.clone(), true)?;
+    let deviation = call.ops.std(x.clone(), axes, true, 0)?;
+    let centred = call.ops.sub(x, mean)?;
+    one(call.ops.div(centred, deviation + 1e-9))
+}
+
+fn local_response(call: &mut Call) -> Outputs {
+    let case = call.case;
+    let size = case.int("size", 1) as isize;
+    let (x, shape) = (call.x(0)?, call.shape_of(0));
+    let squares = call.ops.mul(x.clone(), x.clone())?;
+    let mut pads = vec![(0, 0); shape.len()];
+    pads[1] = ((size - 1) / 2, size / 2);
+    let padded = call.ops.pad(squares, &pads, bevy_tensor_compute::PadMode::Constant(0.0))?;
+    let channels = shape[1] as isize;
+    let mut sum = call.ops.slice(padded, 1, 0, channels)?;
+    for i in 1..size {
+        let next = call.ops.slice(padded, 1, i, i + channels)?;
+        sum = call.ops.add(sum, next)?;
+    }
+    let scale = sum * (case.float("alpha", 1e-4) / size as f32) + case.float("bias", 1.0);
+    let power = call.ops.pow(scale, case.float("beta", 0.75))?;
+    one(call.ops.div(x, power))
+}

@@ -1,0 +1,148 @@
+//! Quantisation by plain ops: divide, round, clamp, cast.
+
+use bevy_tensor_compute::prelude::*;
+
+use super::call::{Call, Outputs, Stop, index, one, unsupported};
+
+pub fn apply(call: &mut Call) -> Option<Outputs> {
+    Some(match call.case.op.as_str() {
+        "QuantizeLinear" => quantise(call),
+        "DequantizeLinear" => dequantise(call),
+        "DynamicQuantizeLinear" => dynamic(call),
+        "MatMulInteger" => matmul_integer(call),
+        "QLinearMatMul" => quantised_matmul(call),
+        _ => return None,
+    })
+}
+
+/// The range of an integer type.
+fn range(onnx: &str) -> Result<(f64, f64), Stop> {
+    Ok(match onnx {
+        "INT2" => (-2.0, 1.0),
+        "UINT2" => (0.0, 3.0),
+        "INT4" => (-8.0, 7.0),
+        "UINT4" => (0.0, 15.0),
+        "INT8" => (-128.0, 127.0),
+        "UINT8" => (0.0, 255.0),
+        "INT16" => (-32768.0, 32767.0),
+        "UINT16" => (0.0, 65535.0),
+        other => return unsupported(format!("{other} is no tensor type")),
+    })
+}
+
+/// A scale or zero point laid out like the tensor it belongs to: one for all, one per index of an axis, or one per block of an axis.
+fn spread(call: &mut Call, i: usize, dtype: DType) -> Result<Option<TensorValue>, Stop> {
+    let Some(parameter) = call.maybe(i)? else { return Ok(None) };
+    let (shape, of_x) = (call.shape_of(i), call.shape_of(0));
+    let parameter = call.ops.cast(parameter, dtype)?;
+    let axis = index(call.case.int("axis", 1), of_x.len().max(1));
+    let block = call.case.int("block_size", 0) as usize;
+    Ok(Some(if shape.iter().product::<usize>() == 1 && block == 0 {
+        call.ops.reshape(parameter, &[])?
+    } else if block > 0 {
+        let repeated = call.ops.repeat(parameter, axis, block)?;
+        call.ops.slice(repeated, axis, 0, of_x[axis] as isize)?
+    } else {
+        let mut sizes = vec![1; of_x.len()];
+        sizes[axis] = -1;
+        call.ops.reshape(parameter, &sizes)?
+    }))
+}
+
+/// `saturate(round(x / scale) + zero)` as the type of output `i`.
+fn saturate(call: &mut Call, scaled: TensorValue, zero: Option<TensorValue>, i: usize) -> Result<TensorValue, Stop> {
+    let (low, high) = range(call.out_onnx(i))?;
+    let mut value = call.ops.round(scaled)?;
+    if let Some(zero) = zero {
+        value = call.ops.add(value, zero)?;
+    }
+    let clamped = call.ops.clamp(value, low, high)?;
+    let to = call.out_type(i)?;
+    Ok(call.ops.cast(clamped, to)?)
+}
+
+fn quantise(call: &mut Call) -> Outputs {
+    range(call.out_onnx(0))?;
+    let Some(scale) = spread(call, 1, DType::F32)? else { return unsupported("no scale") };
+    let zero = spread(call, 2, DType::F32)?;
+    let x = call.x(0)?;
+    let x = call.ops.cast(x, DType::F32)?;
+    let scaled = call.ops.div(x, scale)?;
+    one(Ok(saturate(call, scaled, zero, 0)?))
+}
+
+fn dequantise(call: &mut Call) -> Outputs {
+    let Some(scale) = spread(call, 1, DType::F32)? else { return unsupported("no scale") };
+    let zero = spread(call, 2, DType::I32)?;
+    let x = call.x(0)?;
+    let mut x = call.ops.cast(x, DType::I32)?;
+    if let Some(zero) = zero {
+        x = call.ops.sub(x, zero)?;
+    }
+    let x = call.ops.cast(x, DType::F32)?;
+    let value = call.ops.mul(x, scale)?;
+    let to = call.out_type(0)?;
+    one(call.ops.cast(value, to))
+}
+
+fn dynamic(call: &mut Call) -> Outputs {
+    let x = call.x(0)?;
+    let low = call.ops.min_of(x.clone(), Axes::All, false)?;
+    let low = call.ops.min(low, 0.0)?;
+    let high = call.ops.max_of(x.clone(), Axes::All, false)?;
+    let high = call.ops.max(high, 0.0)?;
+    let width = call.ops.sub(high, low)?;
+    let scale = call.ops.div(width, 255.0)?;
+    let start = call.ops.div(-low, scale)?;
+    let start = call.ops.round(start)?;
+    let zero = call.ops.clamp(start, 0.0, 255.0)?;
+    let scaled = call.ops.div(x, scale)?;
+    let y = saturate(call, scaled, Some(zero), 0)?;
+    let zero = call.ops.cast(zero, DType::U8)?;
+    Ok(vec![Some(y), Some(scale), Some(zero)])
+}
+
+/// An integer matrix less its zero point. Points of the left matrix belong to rows, those of the right to columns.
+fn centred(call: &mut Call, matrix: usize, zero: usize, rows: bool) -> Result<TensorValue, Stop> {
+    let x = call.x(matrix)?;
+    let x = call.ops.cast(x, DType::I32)?;
+    let Some(point) = along(call, zero, DType::I32, rows)? else { return Ok(x) };
+    Ok(call.ops.sub(x, point)?)
+}
+
+/// A parameter per row or per column of a matrix, or one for all.
+fn along(call: &mut Call, i: usize, dtype: DType, rows: bool) -> Result<Option<TensorValue>, Stop> {
+    let Some(parameter) = call.maybe(i)? else { return Ok(None) };
+    let shape = call.shape_of(i);
+    let parameter = call.ops.cast(parameter, dtype)?;
+    Ok(Some(if shape.len() == 1 && shape[0] == 1 {
+        call.ops.reshape(parameter, &[])?
+    } else if shape.len() == 1 && rows {
+        call.ops.reshape(parameter, &[-1, 1])?
+    } else {
+        parameter
+    }))
+}
+
+fn matmul_integer(call: &mut Call) -> Outputs {
+    let a = centred(call, 0, 2, true)?;
+    let b = centred(call, 1, 3, false)?;
+    one(call.ops.matmul(a, b))
+}
+
+fn quantised_matmul(call: &mut Call) -> Outputs {
+    let a = centred(call, 0, 2, true)?;
+    let b = centred(call, 3, 5, false)?;
+    let product = call.ops.matmul(a, b)?;
+    let mut value = call.ops.cast(product, DType::F32)?;
+    for (scale, rows) in [(1, true), (4, false)] {
+        if let Some(scale) = along(call, scale, DType::F32, rows)? {
+            value = call.ops.mul(value, scale)?;
+        }
+    }
+    if let Some(scale) = along(call, 6, DType::F32, true)? {
+        value = call.ops.div(value, scale)?;
+    }
+    let zero = along(call, 7, DType::F32, true)?;
+    one(Ok(saturate(call, value, zero, 0)?))
+}

@@ -1,0 +1,106 @@
+//! Reductions, scans and searches along axes, and matrix products.
+
+use bevy_tensor_compute::prelude::*;
+
+use super::call::{Call, Outputs, Stop, one, signed};
+
+pub fn apply(call: &mut Call) -> Option<Outputs> {
+    Some(match call.case.op.as_str() {
+        op if op.starts_with("Reduce") => reduce(call),
+        "ArgMax" | "ArgMin" => position(call),
+        "CumSum" => cumsum(call),
+        "TopK" => top_k(call),
+        "MatMul" => matmul(call),
+        "Gemm" => gemm(call),
+        _ => return None,
+    })
+}
+
+fn reduce(call: &mut Call) -> Outputs {
+    let axes = match call.ints_of("axes", 1) {
+        Some(axes) if !axes.is_empty() => Axes::Of(signed(&axes)),
+        _ if call.case.flag("noop_with_empty_axes", false) => Axes::Of(Vec::new()),
+        _ => Axes::All,
+    };
+    let keep = call.case.flag("keepdims", true);
+    let (x, to) = (call.x(0)?, call.out_type(0)?);
+    let op = call.case.op.clone();
+    let fractional = matches!(op.as_str(), "ReduceL2" | "ReduceMean" | "ReduceLogSum" | "ReduceLogSumExp");
+    let ops = &mut *call.ops;
+    // Roots, means and logarithms of integers are taken as floats and cut off.
+    let x = if fractional && !to.is_float() { ops.cast(x, DType::F32)?.into() } else { x };
+    let value = match op.as_str() {
+        "ReduceSum" => ops.sum(x, axes, keep),
+        "ReduceMean" => ops.mean(x, axes, keep),
+        "ReduceMax" => ops.max_of(x, axes, keep),
+        "ReduceMin" => ops.min_of(x, axes, keep),
+        "ReduceProd" => ops.prod(x, axes, keep),
+        "ReduceSumSquare" => ops.sum_squares(x, axes, keep),
+        "ReduceL1" => ops.l1_norm(x, axes, keep),
+        "ReduceL2" => ops.l2_norm(x, axes, keep),
+        "ReduceLogSumExp" => ops.log_sum_exp(x, axes, keep),
+        "ReduceLogSum" => {
+            let sum = ops.sum(x, axes, keep)?;
+            ops.log(sum)
+        }
+        _ => return super::call::unsupported(format!("{op} is not among the crate's features")),
+    }?;
+    one(ops.cast(value, to))
+}
+
+fn position(call: &mut Call) -> Outputs {
+    let case = call.case;
+    let (axis, keep) = (case.int("axis", 0) as isize, case.flag("keepdims", true));
+    let x = call.x(0)?;
+    one(match (case.op.as_str(), case.flag("select_last_index", false)) {
+        ("ArgMax", false) => call.ops.argmax(x, axis, keep),
+        ("ArgMax", true) => call.ops.argmax_last(x, axis, keep),
+        (_, false) => call.ops.argmin(x, axis, keep),
+        (_, true) => call.ops.argmin_last(x, axis, keep),
+    })
+}
+
+fn cumsum(call: &mut Call) -> Outputs {
+    let (exclusive, reverse) = (call.case.flag("exclusive", false), call.case.flag("reverse", false));
+    let axis = call.host_number(1).unwrap_or(0.0) as isize;
+    let (x, to) = (call.x(0)?, call.out_type(0)?);
+    let sums = call.ops.cumsum(x, axis, exclusive, reverse)?;
+    one(call.ops.cast(sums, to))
+}
+
+fn top_k(call: &mut Call) -> Outputs {
+    let k = call.host_number(1).unwrap_or(call.case.int("k", 1) as f64) as usize;
+    let (axis, largest) = (call.case.int("axis", -1) as isize, call.case.flag("largest", true));
+    let x = call.x(0)?;
+    // Best first is also one of the orders that `sorted = 0` allows.
+    let (values, positions) = call.ops.top_k(x, k, axis, largest)?;
+    Ok(vec![Some(values), Some(positions)])
+}
+
+fn matmul(call: &mut Call) -> Outputs {
+    let (a, b, to) = (call.x(0)?, call.x(1)?, call.out_type(0)?);
+    let product = call.ops.matmul(a, b)?;
+    one(call.ops.cast(product, to))
+}
+
+fn gemm(call: &mut Call) -> Outputs {
+    let case = call.case;
+    let (a, b) = (call.x(0)?, call.x(1)?);
+    let (alpha, beta) = (case.float("alpha", 1.0), case.float("beta", 1.0));
+    let mut value: TensorValue = match (case.flag("transA", false), case.flag("transB", false)) {
+        (false, false) => call.ops.matmul(a, b),
+        (false, true) => call.ops.matmul_nt(a, b),
+        (true, false) => call.ops.matmul_tn(a, b),
+        (true, true) => call.ops.matmul_tt(a, b),
+    }?;
+    let scale = |call: &mut Call, x: TensorValue, by: f32| -> Result<TensorValue, Stop> {
+        if by == 1.0 { Ok(x) } else { Ok(call.ops.mul(x, by)?) }
+    };
+    value = scale(call, value, alpha)?;
+    if let Some(c) = call.maybe(2)? {
+        let c = call.ops.copy(c)?;
+        let c = scale(call, c, beta)?;
+        value = call.ops.add(value, c)?;
+    }
+    one(Ok(value))
+}
