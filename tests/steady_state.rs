@@ -13,9 +13,10 @@ struct Model {
     output: Entity,
 }
 
-fn record_frame(model: Res<Model>, mut ops: TensorCommands, mut frame: Local<f32>) -> Result {
-    *frame += 1.0;
-    ops.write(model.input, &[*frame; 32])?;
+fn record_frame(model: Res<Model>, mut progress: ResMut<Progress>, mut ops: TensorCommands) -> Result {
+    progress.recorded += 1;
+    let frame = progress.recorded as f32;
+    ops.write(model.input, &[frame; 32])?;
     let mut x = ops.reshape(model.input, &[4, 8])?;
     for _ in 0..10 {
         let hidden = ops.matmul(x, model.weights)?;
@@ -24,7 +25,7 @@ fn record_frame(model: Res<Model>, mut ops: TensorCommands, mut frame: Local<f32
         let hidden = ops.layer_norm(hidden, None, None, -1, 1e-5)?;
         let attention = ops.softmax(hidden, -1)?;
         // A number that changes every frame is no new structure.
-        x = ops.mul(attention, *frame)?;
+        x = ops.mul(attention, frame)?;
     }
     ops.store(x, model.output)?;
     ops.notify(model.output)?;
@@ -32,7 +33,15 @@ fn record_frame(model: Res<Model>, mut ops: TensorCommands, mut frame: Local<f32
 }
 
 #[derive(Resource, Default)]
-struct Arrived(usize);
+struct Progress {
+    recorded: usize,
+    arrived: usize,
+}
+
+/// A device that falls behind holds more readbacks in flight, each with a buffer; a bound keeps that from depending on the machine's load.
+fn keeps_up(progress: Res<Progress>) -> bool {
+    progress.recorded < progress.arrived + 3
+}
 
 #[test]
 fn two_hundred_frames_after_warm_up_build_nothing() {
@@ -43,26 +52,23 @@ fn two_hundred_frames_after_warm_up_build_nothing() {
             weights: rig.spawn(Tensor::random_normal([8, 8], 0.0, 0.3, 1, DType::F32).unwrap()),
             output: rig.spawn(Tensor::zeros([4, 8], DType::F32).unwrap()),
         };
-        rig.app.insert_resource(model).init_resource::<Arrived>();
-        rig.app.add_observer(|ready: On<TensorReady>, mut arrived: ResMut<Arrived>| {
+        rig.app.insert_resource(model).init_resource::<Progress>();
+        rig.app.add_observer(|ready: On<TensorReady>, mut progress: ResMut<Progress>| {
             assert!(ready.result.is_ok(), "{:?}", ready.result);
-            arrived.0 += 1;
+            progress.arrived += 1;
         });
-        rig.app.add_systems(Update, record_frame);
+        rig.app.add_systems(Update, record_frame.run_if(keeps_up));
+        let arrived = |app: &App| app.world().resource::<Progress>().arrived;
         // A few frames until every staging buffer that can be in flight at once exists.
-        rig.step_until(|app| app.world().resource::<Arrived>().0 >= 20);
+        rig.step_until(|app| arrived(app) >= 30);
         let before = rig.figures();
-        let arrived = rig.app.world().resource::<Arrived>().0;
-        for _ in 0..200 {
-            rig.app.update();
-        }
-        rig.step_until(|app| app.world().resource::<Arrived>().0 >= arrived + 200);
+        rig.step_until(|app| arrived(app) >= 230);
         let after = rig.figures();
         assert_eq!(after.plans_built, before.plans_built, "{backend}: plans");
         assert_eq!(after.buffers_allocated, before.buffers_allocated, "{backend}: buffers");
         assert_eq!(after.bind_groups_made, before.bind_groups_made, "{backend}: bind groups");
         assert_eq!(after.pipelines_built, before.pipelines_built, "{backend}: pipelines");
-        assert!(after.plan_hits >= before.plan_hits + 200, "{backend}: every frame found its plan");
+        assert!(after.plan_hits >= before.plan_hits + 197, "{backend}: every frame found its plan");
         assert_eq!(rig.faults(), []);
     }
 }

@@ -7,6 +7,12 @@ use crossbeam_channel::{Receiver, Sender};
 use super::buffers::{DeviceBuffer, Gpu, Purpose};
 use crate::error::RunError;
 
+/// Readbacks of one kind that are usually under way at once: a frame being recorded, one being run, one being read.
+const IN_FLIGHT: usize = 4;
+
+/// Bytes up to which buffers are made [`IN_FLIGHT`] at a time.
+const SMALL: u64 = 64 << 10;
+
 /// Idle staging buffers by power-of-two size.
 pub(crate) struct Staging {
     idle: Vec<Arc<DeviceBuffer>>,
@@ -28,7 +34,15 @@ impl Staging {
         let bytes = (words as u64 * 4).next_power_of_two().max(256);
         match self.idle.iter().position(|buffer| buffer.bytes == bytes) {
             Some(at) => Ok(self.idle.swap_remove(at)),
-            None => gpu.allocate(Purpose::Staging, (bytes / 4) as usize),
+            None => {
+                let words = (bytes / 4) as usize;
+                // The coming frames will ask for the same before this one is back; small buffers come as many at once, so that a steady
+                // app has all it needs from its first frame on.
+                for _ in 1..if bytes <= SMALL { IN_FLIGHT } else { 1 } {
+                    self.idle.push(gpu.allocate(Purpose::Staging, words)?);
+                }
+                gpu.allocate(Purpose::Staging, words)
+            }
         }
     }
 
