@@ -101,7 +101,7 @@ pub struct Case {
     inputs: Vec<Input>,
     record: Box<Record>,
     expected: Option<Array>,
-    tolerance: Option<(f32, f32)>,
+    shape: Option<Vec<usize>>,
 }
 
 impl Case {
@@ -120,7 +120,7 @@ impl Case {
         record: impl Fn(&mut TensorCommands, &[TensorOperand]) -> Result<Vec<TensorValue>, OpError> + Send + Sync + 'static,
     ) -> Self {
         let record = Box::new(record);
-        Self { name: name.into(), inputs: inputs.into(), record, expected: None, tolerance: None }
+        Self { name: name.into(), inputs: inputs.into(), record, expected: None, shape: None }
     }
 
     /// Compares the first result with what `f` makes of the inputs as well.
@@ -129,9 +129,9 @@ impl Case {
         self
     }
 
-    /// A bound of its own, with the reason beside the call.
-    pub fn within(mut self, absolute: f32, relative: f32) -> Self {
-        self.tolerance = Some((absolute, relative));
+    /// Checks the shape of the first result as well.
+    pub fn shaped(mut self, shape: &[usize]) -> Self {
+        self.shape = Some(shape.to_vec());
         self
     }
 }
@@ -195,10 +195,13 @@ pub fn agree(cases: Vec<Case>) {
             }
         };
         for (i, (gpu, cpu)) in gpu.iter().zip(cpu).enumerate() {
-            let bound = case.tolerance.filter(|_| cpu.dtype().is_float()).unwrap_or(tolerance(cpu.dtype()));
+            let bound = tolerance(cpu.dtype());
+            let shape = case.shape.as_ref().filter(|_| i == 0);
             let host = case.expected.as_ref().filter(|_| i == 0);
             let same = (gpu.dtype(), gpu.shape()) == (cpu.dtype(), cpu.shape());
-            let verdict = if same {
+            let verdict = if let Some(shape) = shape.filter(|shape| cpu.shape()[..] != shape[..]) {
+                Some(format!("the shape is {}, not {shape:?}", cpu.shape()))
+            } else if same {
                 let (gpu, cpu) = (Array::from_data(gpu), Array::from_data(cpu));
                 difference(&gpu, &cpu, bound, "GPU", "CPU")
                     .or_else(|| host.and_then(|host| difference(&cpu, host, bound, "CPU", "host")))
