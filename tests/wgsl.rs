@@ -1,1 +1,77 @@
-//! To come.
+//! The texts of the kernels, as files: used, explained, and free of what no validator sees. Whether they compile and keep barriers uniform
+//! is checked where they are put together, in the crate's own tests.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder of the crate").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files(&path, extension, found);
+        } else if path.extension().is_some_and(|e| e == extension) {
+            found.push(path);
+        }
+    }
+}
+
+/// Files of one kind under a folder of the crate, with their text.
+fn texts(folder: &str, extension: &str) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    files(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), extension, &mut found);
+    assert!(!found.is_empty(), "nothing under {folder}");
+    found.into_iter().map(|path| (path.clone(), fs::read_to_string(path).expect("text"))).collect()
+}
+
+fn is_library(path: &Path) -> bool {
+    path.parent().is_some_and(|folder| folder.ends_with("lib"))
+}
+
+fn stem(path: &Path) -> &str {
+    path.file_stem().and_then(|stem| stem.to_str()).expect("a name")
+}
+
+#[test]
+fn every_kernel_file_is_used() {
+    let source = texts("src", "rs");
+    for (path, _) in texts("assets/kernels", "wgsl") {
+        let folder = if is_library(&path) { "assets/kernels/lib" } else { "assets/kernels" };
+        let include = format!("{folder}/{}.wgsl\")", stem(&path));
+        assert!(source.iter().any(|(_, text)| text.contains(&include)), "{} is used by no kernel", path.display());
+    }
+}
+
+#[test]
+fn every_kernel_file_has_a_twin_that_shares_its_name() {
+    let twins: Vec<String> = texts("src/cpu", "rs").iter().map(|(path, _)| stem(path).to_owned()).collect();
+    for (path, _) in texts("assets/kernels", "wgsl").into_iter().filter(|(path, _)| !is_library(path)) {
+        // Variants carry the kernel's name first: `attention_row` is `attention`.
+        let of_kernel = |twin: &String| stem(&path) == twin || stem(&path).starts_with(&format!("{twin}_"));
+        assert!(twins.iter().any(of_kernel), "{} is named after no kernel of src/cpu", path.display());
+    }
+}
+
+#[test]
+fn every_kernel_file_says_what_it_does() {
+    for (path, text) in texts("assets/kernels", "wgsl") {
+        assert!(text.starts_with("// "), "{} does not begin with what it does", path.display());
+        for (line, binding) in text.lines().enumerate().filter(|(_, line)| line.contains("@binding(")) {
+            let above = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
+            let explained = binding.contains("//") || above.trim_start().starts_with("//");
+            assert!(explained, "{}:{}: a binding without a comment", path.display(), line + 1);
+        }
+    }
+}
+
+#[test]
+fn no_barrier_follows_an_early_return() {
+    for (path, text) in texts("assets/kernels", "wgsl") {
+        for function in text.split("\nfn ") {
+            let body = function.split("\n}\n").next().unwrap_or_default();
+            let early = body.find("return;");
+            let barrier = body.rfind("workgroupBarrier()").or(body.rfind("workgroupUniformLoad("));
+            let safe = early.is_none_or(|early| barrier.is_none_or(|barrier| barrier < early));
+            assert!(safe, "{}: a barrier after an early return", path.display());
+        }
+    }
+}

@@ -69,22 +69,23 @@ impl Worker {
         for storage in &batch.slots {
             self.make_resident(storage);
         }
-        let requests = core::mem::take(&mut batch.requests);
+        let mut requests: Vec<Option<ReadRequest>> =
+            core::mem::take(&mut batch.requests).into_iter().map(Some).collect();
         let counters = self.diagnostics.counters().clone();
         counters.readbacks.add(requests.len() as u64);
         // A bug in a kernel must not take all later work with it.
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.run_plan(&batch)));
-        match outcome {
-            Ok(plan) => self.answer(&plan, &batch, requests),
-            Err(payload) => {
-                let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
-                let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-                let error = RunError::Device(text.unwrap_or_else(|| "a CPU kernel panicked".to_owned()));
-                for request in requests {
-                    request.fail(ReadError::Failed(error.clone()));
-                }
-                let _ = self.faults.send(TensorFault::Run(error));
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let plan = self.run_plan(&batch);
+            self.answer(&plan, &batch, &mut requests);
+        }));
+        if let Err(payload) = outcome {
+            let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
+            let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+            let error = RunError::Device(text.unwrap_or_else(|| "a CPU kernel panicked".to_owned()));
+            for request in requests.into_iter().flatten() {
+                request.fail(ReadError::Failed(error.clone()));
             }
+            let _ = self.faults.send(TensorFault::Run(error));
         }
     }
 
@@ -106,13 +107,15 @@ impl Worker {
         plan
     }
 
-    fn answer(&self, plan: &Plan, batch: &Batch, requests: Vec<ReadRequest>) {
-        let mut requests: Vec<Option<ReadRequest>> = requests.into_iter().map(Some).collect();
+    fn answer(&self, plan: &Plan, batch: &Batch, requests: &mut [Option<ReadRequest>]) {
         for read in &plan.reads {
-            if let Some(request) = requests[read.request as usize].take()
-                && !request.is_cancelled()
-            {
-                request.answer(&read_words(plan, &read.from, &batch.slots, &self.scratch));
+            let request = &mut requests[read.request as usize];
+            if request.as_ref().is_none_or(ReadRequest::is_cancelled) {
+                continue;
+            }
+            let words = read_words(plan, &read.from, &batch.slots, &self.scratch);
+            if let Some(request) = request.take() {
+                request.answer(&words);
             }
         }
     }

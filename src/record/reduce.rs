@@ -358,6 +358,11 @@ impl Part {
     /// The variance in `f32`, the reduced axes kept.
     fn variance(&mut self, x: NodeId, axes: &[usize], ddof: usize) -> NodeId {
         let count: usize = axes.iter().map(|&axis| self.shape(x)[axis]).product();
+        if count == 1 && ddof > 0 {
+            // Shaders may take `x − x` for 0 and 0 divided by anything for 0, so that 0 / 0 is spelled out.
+            let shape = self.shape(x).clone();
+            return self.full(f64::NAN, &shape, DType::F32);
+        }
         let mean = self.reduce(ReduceKind::Mean, x, axes, true, DType::F32);
         let wide = self.cast(x, DType::F32);
         let distance = self.binary_broadcast(BinaryOp::Sub, wide, mean);

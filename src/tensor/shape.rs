@@ -205,7 +205,8 @@ impl Layout {
     /// `count` elements of `axis` from `start`, `step` apart (negative walks backwards). Bounds are the caller's to check.
     pub fn slice(&self, axis: usize, start: usize, count: usize, step: isize) -> Layout {
         let mut view = self.clone();
-        if count > 0 {
+        // A view of nothing stays where it is: a place further on may lie outside the storage.
+        if count > 0 && self.elements() > 0 {
             view.offset = (self.offset as isize + start as isize * self.strides[axis]) as usize;
         }
         view.shape.dims_mut()[axis] = count;

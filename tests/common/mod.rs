@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bevy::ecs::system::RunSystemOnce;
+use bevy::ecs::system::{RunSystemOnce, SystemState};
 use bevy::prelude::*;
 use bevy::render::RenderPlugin;
 use bevy::render::pipelined_rendering::PipelinedRenderingPlugin;
@@ -75,6 +75,13 @@ impl Rig {
             .run_system_once(move |mut ops: TensorCommands| record.take().map(|record| record(&mut ops)))
             .expect("the plugin is there")
             .expect("runs once")
+    }
+
+    /// Records with whatever `record` borrows; the work runs with the next update.
+    pub fn with_ops(&mut self, record: impl FnOnce(&mut TensorCommands)) {
+        let mut state = SystemState::<TensorCommands>::new(self.app.world_mut());
+        record(&mut state.get_mut(self.app.world_mut()).expect("the plugin is there"));
+        state.apply(self.app.world_mut());
     }
 
     /// Records a value and steps the app until its content is here.
