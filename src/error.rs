@@ -213,7 +213,7 @@ pub enum OpError {
         /// The op.
         op: &'static str,
         /// The operand.
-        operand: OperandInfo,
+        operand: Box<OperandInfo>,
         /// The axis given.
         axis: isize,
         /// What is wrong with it.
@@ -233,7 +233,7 @@ pub enum OpError {
         /// The op.
         op: &'static str,
         /// The tensor.
-        operand: OperandInfo,
+        operand: Box<OperandInfo>,
         /// What does not fit.
         reason: String,
     },
@@ -243,7 +243,7 @@ pub enum OpError {
         /// The op.
         op: &'static str,
         /// The view.
-        operand: OperandInfo,
+        operand: Box<OperandInfo>,
     },
     /// Tensor work is switched off in this app.
     #[error("{op}: tensor compute is disabled: {reason}")]

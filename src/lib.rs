@@ -11,6 +11,9 @@
 //! cpu/ runs the same plan without a device
 //! ```
 
+// Only the library: tests and benchmarks may panic.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
 mod anywhere;
 mod cpu;
 mod diagnostics;

@@ -31,12 +31,15 @@ fn a_read_sees_the_values_of_its_place_in_the_order() {
     }
 }
 
+/// Who saw an event, of which tensor, with which value.
+type Seen = Arc<Mutex<Vec<(&'static str, Entity, f32)>>>;
+
 #[test]
 fn a_notification_reaches_the_tensor_and_bubbles_to_its_model() {
     for backend in BACKENDS {
         let mut rig = Rig::new(backend);
-        let seen: Arc<Mutex<Vec<(&str, Entity, f32)>>> = Arc::default();
-        let log = |who: &'static str, seen: &Arc<Mutex<Vec<_>>>| {
+        let seen = Seen::default();
+        let log = |who: &'static str, seen: &Seen| {
             let seen = seen.clone();
             move |ready: On<TensorReady>| {
                 let value: f32 = ready.result.as_ref().unwrap().item().unwrap();

@@ -74,16 +74,16 @@ mod tests {
                 let mut out = vec![0.0; x.len()];
                 let input = Input { elements: Elements::F32(&x), layout: Layout::contiguous([x.len()]) };
                 softmax(&SoftmaxKernel { log, outer, n, inner }, &[input], &mut out, &pool);
-                for at in 0..x.len() {
+                for (at, &actual) in out.iter().enumerate() {
                     let (o, i) = (at / (n * inner), at % inner);
                     let of = |j: usize| f64::from(x[(o * n + j) * inner + i]) + 180.0;
                     let sum: f64 = (0..n).map(|j| of(j).exp()).sum();
                     let value = of(at / inner % n).exp() / sum;
                     let expected = if log { value.ln() } else { value };
-                    let error = (f64::from(out[at]) - expected).abs();
+                    let error = (f64::from(actual) - expected).abs();
                     // The logarithm of a number near 1 loses relative accuracy to the subtraction.
                     let floor = if log { 0.1 } else { 1e-3 };
-                    assert!(error < 2e-6 * expected.abs().max(floor), "{outer} {n} {inner}: {} {expected}", out[at]);
+                    assert!(error < 2e-6 * expected.abs().max(floor), "{outer} {n} {inner}: {actual} {expected}");
                 }
             }
         }

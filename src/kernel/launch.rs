@@ -65,7 +65,7 @@ impl Params {
         use core::fmt::Write;
         let ty = wgsl_type(class);
         // Writing to a string cannot fail.
-        let _ = write!(self.fields, "    {name}: {ty},\n");
+        let _ = writeln!(self.fields, "    {name}: {ty},");
         self.words.push(word);
         self
     }

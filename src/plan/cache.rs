@@ -1,6 +1,6 @@
 //! Batches, and plans by their structure: a frame like an earlier one is looked up, not planned.
 
-use core::hash::{BuildHasher, Hash, Hasher};
+use core::hash::BuildHasher;
 use std::sync::Arc;
 
 use bevy::platform::collections::HashMap;
@@ -127,9 +127,7 @@ impl PlanCache {
     /// The plan of a batch, with a number that names it for as long as it is cached.
     pub(crate) fn plan(&mut self, batch: &Batch) -> (u64, Arc<Plan>) {
         self.clock += 1;
-        let mut hasher = FixedHasher.build_hasher();
-        batch.structure.hash(&mut hasher);
-        let key = hasher.finish();
+        let key = FixedHasher.hash_one(&batch.structure);
         let entries = self.plans.entry(key).or_default();
         if let Some(entry) = entries.iter_mut().find(|entry| entry.structure == batch.structure) {
             entry.used = self.clock;

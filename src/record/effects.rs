@@ -61,7 +61,7 @@ impl TensorCommands<'_, '_> {
         let (room, shape) = (&target.layout.shape, self.shape_of_arg(value));
         let axis = resolve_axis(asked, room).map_err(|_| OpError::Axis {
             op: OP,
-            operand: self.target_info(&target),
+            operand: Box::new(self.target_info(&target)),
             axis: asked,
             reason: "does not exist",
         })?;
@@ -148,7 +148,7 @@ impl TensorCommands<'_, '_> {
         let slot = self.begin(backend, op, site).slot(&storage);
         let target = Target { entity, backend, slot, layout, dtype };
         if target.layout.overlaps_itself() {
-            return Err(OpError::ReadOnlyView { op, operand: self.target_info(&target) });
+            return Err(OpError::ReadOnlyView { op, operand: Box::new(self.target_info(&target)) });
         }
         Ok(target)
     }
@@ -185,6 +185,6 @@ impl TensorCommands<'_, '_> {
     }
 
     fn data_error(&self, op: &'static str, target: &Target, reason: String) -> OpError {
-        OpError::Data { op, operand: self.target_info(target), reason }
+        OpError::Data { op, operand: Box::new(self.target_info(target)), reason }
     }
 }

@@ -173,7 +173,7 @@ pub(crate) enum Op {
     /// The output is put together from the inputs: input `i` lies at `places[i]`, a view of the contiguous output.
     /// With `fill`, everything else is the scalar; without, the places cover all.
     Assemble {
-        places: SmallVec<[Layout; 4]>,
+        places: Box<[Layout]>,
         fill: bool,
     },
 

@@ -172,8 +172,7 @@ impl TensorCommands<'_, '_> {
         let Some(first) = args.iter().find(|a| a.number.is_none()).or(args.first()).copied() else {
             return Ok(self.support.backend);
         };
-        for i in 0..args.len() {
-            let arg = args[i];
+        for arg in args {
             if arg.backend == first.backend {
                 continue;
             }
@@ -182,12 +181,12 @@ impl TensorCommands<'_, '_> {
                     op,
                     first: self.info(first).name,
                     first_backend: first.backend,
-                    second: self.info(arg).name,
+                    second: self.info(*arg).name,
                     second_backend: arg.backend,
                 });
             };
-            let node = self.part(first).scalar(operand::NUMBER, (number as f32).to_bits());
-            args[i] = Arg { node, backend: first.backend, ..arg };
+            arg.node = self.part(first).scalar(operand::NUMBER, (number as f32).to_bits());
+            arg.backend = first.backend;
         }
         Ok(first.backend)
     }
@@ -233,7 +232,7 @@ impl TensorCommands<'_, '_> {
     fn axis(&self, op: &'static str, arg: Arg, axis: Axis) -> Result<usize, OpError> {
         resolve_axis(axis.0, self.part_ref(arg).shape(arg.node)).map_err(|_| OpError::Axis {
             op,
-            operand: self.info(arg),
+            operand: Box::new(self.info(arg)),
             axis: axis.0,
             reason: "does not exist",
         })
@@ -249,7 +248,7 @@ impl TensorCommands<'_, '_> {
         for axis in list {
             let index = self.axis(op, arg, Axis(axis))?;
             if indices.contains(&index) {
-                return Err(OpError::Axis { op, operand: self.info(arg), axis, reason: "is named twice" });
+                return Err(OpError::Axis { op, operand: Box::new(self.info(arg)), axis, reason: "is named twice" });
             }
             indices.push(index);
         }

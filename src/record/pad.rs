@@ -1,7 +1,5 @@
 //! Padding and cropping.
 
-use smallvec::SmallVec;
-
 use super::graph::Op;
 use super::{TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
@@ -79,7 +77,7 @@ impl TensorCommands<'_, '_> {
                 place = place.slice(axis, at, count, 1);
             }
             if part.shape(node) != &out {
-                let places = SmallVec::from_iter([place]);
+                let places = Box::new([place]);
                 let op = Op::Assemble { places, fill: true };
                 node = part.push(op, &[node], out, dtype, &[scalar_bits(value, dtype)]);
             }

@@ -133,7 +133,7 @@ impl TensorCommands<'_, '_> {
         let mut new: SmallVec<[bool; 8]> = SmallVec::from_elem(false, rank);
         for &axis in axes {
             let index = if axis < 0 { axis + rank as isize } else { axis };
-            let fail = |reason| OpError::Axis { op: OP, operand: self.info(x), axis, reason };
+            let fail = |reason| OpError::Axis { op: OP, operand: Box::new(self.info(x)), axis, reason };
             match usize::try_from(index).ok().and_then(|i| new.get_mut(i)) {
                 None => return Err(fail("does not exist in the result")),
                 Some(true) => return Err(fail("is named twice")),
@@ -340,7 +340,12 @@ impl TensorCommands<'_, '_> {
         let axis = if asked < 0 { asked + shape.rank() as isize + 1 } else { asked };
         if !(0..=shape.rank() as isize).contains(&axis) {
             let operand = self.info(first);
-            return Err(OpError::Axis { op: OP, operand, axis: asked, reason: "does not exist in the result" });
+            return Err(OpError::Axis {
+                op: OP,
+                operand: Box::new(operand),
+                axis: asked,
+                reason: "does not exist in the result",
+            });
         }
         if let Some(&arg) = args.iter().find(|arg| *self.part_ref(**arg).shape(arg.node) != shape) {
             return Err(self.shape_error(OP, &[first, arg], "all must have one shape"));
@@ -373,7 +378,7 @@ impl TensorCommands<'_, '_> {
     pub fn copy(&mut self, x: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
         let x = self.arg("copy", x)?;
         let (shape, dtype) = (self.shape_of_arg(x), self.dtype_of_arg(x));
-        let places = SmallVec::from_iter([Layout::contiguous(shape.clone())]);
+        let places = Box::new([Layout::contiguous(shape.clone())]);
         let node = self.part(x).push(Op::Assemble { places, fill: false }, &[x.node], shape, dtype, &[]);
         self.sized("copy", x.backend, node)
     }

@@ -32,8 +32,11 @@ pub enum Values {
     Integers(Vec<i128>),
 }
 
+/// An operator's name and its cases.
+pub type Family = (String, Vec<Arc<Case>>);
+
 /// All files of the suite, by operator.
-pub fn load_all() -> Result<Vec<(String, Vec<Arc<Case>>)>, Box<dyn std::error::Error>> {
+pub fn load_all() -> Result<Vec<Family>, Box<dyn std::error::Error>> {
     // Another folder of the same layout can be named, to run cases that are not in the repository.
     let folder = std::env::var_os("ONNX_VECTORS")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/onnx"), PathBuf::from);
