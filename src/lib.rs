@@ -47,11 +47,11 @@ pub use record::{
 };
 pub use support::{AdapterFacts, Backend, BackendChoice, ModelBackend, TensorSupport};
 pub use tensor::{
-    DType, Element, Layout, ModelTensors, NameError, Shape, ShareError, Strides, Tensor, TensorData, TensorModel,
-    TensorModels, TensorOf, Truth,
+    Class, DType, Element, Layout, ModelTensors, NameError, Shape, ShareError, Strides, Tensor, TensorData,
+    TensorModel, TensorModels, TensorOf, Truth,
 };
 
-/// Everything most apps use. [`Axis`](crate::Axis) is not in it, since Bevy's prelude has one of its own.
+/// Everything most apps use. [`Axis`] is not in it, since Bevy's prelude has one of its own.
 pub mod prelude {
     pub use crate::{
         AnywherePlugins, Axes, Backend, BackendChoice, DType, ModelBackend, Shape, Tensor, TensorCommands,

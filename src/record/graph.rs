@@ -66,7 +66,7 @@ pub(crate) enum Op {
         slot: u32,
         layout: Layout,
     },
-    /// Host data that arrives with this recording ([`Graph::host`]).
+    /// Host data that arrives with this recording ([`Part::host`](super::Part::host)).
     Host {
         index: u32,
     },
@@ -184,7 +184,7 @@ pub(crate) enum Op {
         layout: Layout,
         at: Option<usize>,
     },
-    /// Sends the input to the host, as request number `request` of [`Graph::requests`](crate::record::Recording).
+    /// Sends the input to the host, as request number `request` of [`Part::requests`](super::Part::requests).
     Read {
         request: u32,
     },

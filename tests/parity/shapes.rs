@@ -201,10 +201,10 @@ fn made_values_agree() {
 
 type Record = fn(&mut TensorCommands, &[TensorOperand]) -> Result<TensorValue, OpError>;
 
-/// Ops on tensors without elements: shapes of the inputs, and of the result.
 /// A name, input shapes, the op, and the shape that must come out.
 type EmptyCase = (&'static str, &'static [&'static [usize]], Record, &'static [usize]);
 
+/// Ops on tensors without elements: shapes of the inputs, and of the result.
 const EMPTY: [EmptyCase; 34] = [
     ("neg", &[&[0]], |o, x| o.neg(&x[0]), &[0]),
     ("gelu", &[&[3, 0, 2]], |o, x| o.gelu(&x[0]), &[3, 0, 2]),
