@@ -1,4 +1,3 @@
-
 // A thread each: `run` is the kernel's.
 @compute @workgroup_size(64)
 fn main(

@@ -148,7 +148,7 @@ impl<'a> Builder<'a> {
     /// Ends with a body that has `fn run(thread: u32)`, called once by each of `threads` threads. No barriers in it: some threads are left out.
     pub fn finish_threads(mut self, body: &str, threads: usize, caps: &Caps) -> Launch {
         self.params.size("threads", threads);
-        self.finish(&[body, THREADS].concat(), grid(threads.div_ceil(64), caps))
+        self.finish(&[body, "\n", THREADS].concat(), grid(threads.div_ceil(64), caps))
     }
 
     /// Ends with the body and the grid.
