@@ -278,7 +278,7 @@ fn effects_name_the_tensor_they_cannot_write() {
         let foreign = rig.record(move |ops| ops.add(value, 1.0)).expect("a value");
         let data = TensorData::new(&[0.0f32; 6], [3, 2]).expect("six");
         rig.with_ops(|ops| {
-            let mut fails = |result: Result<(), OpError>, kind: &str, text: &str| {
+            let fails = |result: Result<(), OpError>, kind: &str, text: &str| {
                 let error = result.expect_err(text);
                 assert_eq!(variant(&error), kind, "{error}");
                 assert!(error.to_string().contains(text), "{error}");
