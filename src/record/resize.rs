@@ -203,7 +203,7 @@ impl TensorCommands<'_, '_> {
     #[track_caller]
     pub fn resize2d_bilinear(&mut self, x: impl Into<TensorOperand>, size: [usize; 2]) -> Result<TensorValue, OpError> {
         const OP: &str = "resize2d_bilinear";
-        let x = self.arg(OP, x)?;
+        let x = self.image_arg(OP, x)?;
         self.resize_arg(OP, x, &[2, 3], ResizeTo::Sizes(&size), ResizeSettings::default())
     }
 
@@ -211,13 +211,24 @@ impl TensorCommands<'_, '_> {
     #[track_caller]
     pub fn resize2d_nearest(&mut self, x: impl Into<TensorOperand>, size: [usize; 2]) -> Result<TensorValue, OpError> {
         const OP: &str = "resize2d_nearest";
-        let x = self.arg(OP, x)?;
+        let x = self.image_arg(OP, x)?;
         let settings = ResizeSettings {
             mode: ResizeMode::Nearest(ResizeRounding::Floor),
             coordinates: ResizeCoordinates::Asymmetric,
             ..ResizeSettings::default()
         };
         self.resize_arg(OP, x, &[2, 3], ResizeTo::Sizes(&size), settings)
+    }
+
+    /// An operand of four axes.
+    #[track_caller]
+    fn image_arg(&mut self, op: &'static str, x: impl Into<TensorOperand>) -> Result<Arg, OpError> {
+        let x = self.arg(op, x)?;
+        if self.part_ref(x).shape(x.node).rank() == 4 {
+            Ok(x)
+        } else {
+            Err(self.shape_error(op, &[x], "it must be [n, c, h, w]"))
+        }
     }
 
     fn resize_arg(

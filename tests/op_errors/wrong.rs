@@ -131,6 +131,7 @@ const WRONG: &[Wrong] = wrong! {
     resize Axis([2, 6]) |o, x| o.resize(&x[0], &[2], ResizeTo::Sizes(&[9]), ResizeSettings::default());
     resize Argument([2, 6]) |o, x| o.resize(&x[0], &[1], ResizeTo::Sizes(&[9, 9]), ResizeSettings::default());
     resize2d_bilinear Shape([6, 6]) |o, x| o.resize2d_bilinear(&x[0], [3, 9]);
+    resize2d_bilinear Shape([1, 2, 3, 6, 6]) |o, x| o.resize2d_bilinear(&x[0], [3, 9]);
     resize2d_nearest Shape([6, 6]) |o, x| o.resize2d_nearest(&x[0], [3, 9]);
     pad Shape([2, 3]) |o, x| o.pad(&x[0], &[(1, 1)], PadMode::Edge);
     pad Shape([2, 3]) |o, x| o.pad(&x[0], &[(-2, -1), (0, 0)], PadMode::Edge);
@@ -138,8 +139,8 @@ const WRONG: &[Wrong] = wrong! {
     reshape Shape([2, 3]) |o, x| o.reshape(&x[0], &[7]);
     reshape Shape([2, 3]) |o, x| o.reshape(&x[0], &[-1, -1]);
     flatten Axis([2, 3]) |o, x| o.flatten(&x[0], 0, 2);
-    transpose Shape([3]) |o, x| o.transpose(&x[0]);
-    permute Axis([2, 3]) |o, x| o.permute(&x[0], &[0, 2]);
+    transpose Axis([3]) |o, x| o.transpose(&x[0]);
+    permute Shape([2, 3]) |o, x| o.permute(&x[0], &[0, 2]);
     squeeze Shape([2, 3]) |o, x| o.squeeze(&x[0], 1);
     squeeze Axis([2, 3]) |o, x| o.squeeze(&x[0], 2);
     unsqueeze Axis([2, 3]) |o, x| o.unsqueeze(&x[0], &[4]);
@@ -183,6 +184,10 @@ const WRONG: &[Wrong] = wrong! {
         |o, x| o.attention(&x[0], &x[1], &x[2], AttentionSettings::default());
     attention Argument([1, 1, 3, 4], [1, 1, 3, 4], [1, 1, 3, 4])
         |o, x| o.attention(&x[0], &x[1], &x[2], AttentionSettings { valid_keys: Some(4), ..Default::default() });
+    attention Shape([1, 1, 3, 4], [1, 1, 3, 4], [1, 1, 3, 4], [2, 3])
+        |o, x| o.attention(&x[0], &x[1], &x[2], AttentionSettings { mask: some(&x[3]), ..Default::default() });
+    attention Type([1, 1, 3, 4], [1, 1, 3, 4], [1, 1, 3, 4])[[3, 3]]
+        |o, x| o.attention(&x[0], &x[1], &x[2], AttentionSettings { mask: some(&x[3]), ..Default::default() });
     rope Shape([4]) |o, x| o.rope(&x[0], 0, 1e4, RopeLayout::Half, None);
     rope Shape([3, 4]) |o, x| o.rope(&x[0], 0, 1e4, RopeLayout::Half, Some(3));
     rope_with Shape([3, 4], [3, 3], [3, 3]) |o, x| o.rope_with(&x[0], &x[1], &x[2], RopeLayout::Half);
@@ -226,7 +231,7 @@ fn what_does_not_fit_is_named() {
                 };
                 let text = error.to_string();
                 // An argument is wrong whatever the operands are, and needs no name of one.
-                let named = row.variant == "Argument"
+                let named = matches!(row.variant, "Argument" | "Type")
                     || row
                         .operands
                         .iter()
@@ -273,7 +278,7 @@ fn effects_name_the_tensor_they_cannot_write() {
         let foreign = rig.record(move |ops| ops.add(value, 1.0)).expect("a value");
         let data = TensorData::new(&[0.0f32; 6], [3, 2]).expect("six");
         rig.with_ops(|ops| {
-            let mut fails = |result: Result<(), OpError>, kind: &str, text: &str| {
+            let fails = |result: Result<(), OpError>, kind: &str, text: &str| {
                 let error = result.expect_err(text);
                 assert_eq!(variant(&error), kind, "{error}");
                 assert!(error.to_string().contains(text), "{error}");

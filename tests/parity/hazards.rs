@@ -232,7 +232,7 @@ fn record(
 fn shared_memory_is_read_and_written_in_recorded_order() {
     for backend in BACKENDS {
         let rig = RefCell::new(Rig::new(backend));
-        let result = runner(64).run(&actions(), |actions| try_actions(&mut rig.borrow_mut(), &actions));
+        let result = runner(96).run(&actions(), |actions| try_actions(&mut rig.borrow_mut(), &actions));
         assert!(result.is_ok(), "on the {backend}: {}", result.err().map(|e| e.to_string()).unwrap_or_default());
     }
 }
