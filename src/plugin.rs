@@ -11,7 +11,7 @@ use crate::fault::{FaultReceiver, FaultSender, log_fault, trigger_faults};
 use crate::gpu::{GpuFacts, GpuSettings, create_executor, run_batches};
 use crate::readback::{NotificationChannel, trigger_ready};
 use crate::record::FrameRecordings;
-use crate::support::{AdapterFacts, BackendChoice, TensorSupport};
+use crate::support::{AdapterFacts, Backend, BackendChoice, TensorSupport};
 
 /// Tensors as components, recorded ops, results over channels.
 ///
@@ -103,7 +103,12 @@ impl TensorComputePlugin {
         let adapter = adapter_facts(app.world());
         let support =
             TensorSupport::decide(self.backend, adapter.clone().filter(|_| app.get_sub_app(RenderApp).is_some()));
-        info!("tensor work runs on the {}: {}", support.backend, support.reason);
+        let message = format!("tensor work runs on the {}: {}", support.backend, support.reason);
+        match (self.backend, support.backend) {
+            // Asked for and not to be had.
+            (BackendChoice::Gpu, Backend::Cpu) => warn!("{message}"),
+            _ => info!("{message}"),
+        }
         app.insert_resource(support);
         let (faults, diagnostics) =
             (app.world().resource::<FaultSender>().clone(), app.world().resource::<TensorDiagnostics>().clone());

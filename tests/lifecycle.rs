@@ -12,13 +12,6 @@ fn device_bytes(rig: &Rig) -> isize {
     rig.app.world().resource::<RenderDevice>().wgpu_device().get_internal_counters().hal.buffer_memory.read()
 }
 
-/// Lets the device drop what nothing uses any more.
-fn settle(rig: &mut Rig) {
-    for _ in 0..4 {
-        rig.app.update();
-    }
-}
-
 fn model(rig: &mut Rig, name: &'static str) -> Entity {
     rig.app.world_mut().spawn((TensorModel, Name::new(name))).id()
 }
@@ -54,7 +47,7 @@ fn sharing_and_views_add_no_bytes_and_see_each_others_writes() {
     let (first, second) = (model(&mut rig, "first"), model(&mut rig, "second"));
     let original = own(&mut rig, first, "weights", megabyte());
     rig.read(original);
-    settle(&mut rig);
+    rig.settle();
     let (bytes, ours) = (device_bytes(&rig), rig.figures().device_bytes);
     assert_eq!(ours, BYTES as u64);
 
@@ -65,7 +58,7 @@ fn sharing_and_views_add_no_bytes_and_see_each_others_writes() {
     rig.record(move |ops| ops.store(5.0, view)).unwrap();
     let seen = rig.read(shared).to_f32();
     assert_eq!((seen[0], seen[1], seen[2], seen[3]), (3.0, 5.0, 5.0, 3.0));
-    settle(&mut rig);
+    rig.settle();
     assert_eq!(rig.figures().device_bytes, ours);
     // The read needed a staging buffer of the same size; apart from plans' own small buffers nothing came.
     let grown = device_bytes(&rig) - bytes;
@@ -78,21 +71,21 @@ fn a_shared_storage_lives_until_its_last_owner_is_gone() {
     let (first, second) = (model(&mut rig, "first"), model(&mut rig, "second"));
     let original = own(&mut rig, first, "weights", megabyte());
     rig.record(move |ops| ops.store(4.0, original)).unwrap();
-    settle(&mut rig);
+    rig.settle();
     let full = device_bytes(&rig);
     let shared = share(&mut rig, first, "weights", second).unwrap();
 
     rig.app.world_mut().despawn(first);
-    settle(&mut rig);
+    rig.settle();
     assert!(rig.app.world().get_entity(original).is_err(), "despawning a model despawns its tensors");
     assert!((device_bytes(&rig) - full).unsigned_abs() < NOISE);
     let sum = rig.compute(move |ops| ops.mean(shared, Axes::All, false)).unwrap();
     assert_eq!(sum.item::<f32>().unwrap(), 4.0);
 
-    settle(&mut rig);
+    rig.settle();
     let full = device_bytes(&rig);
     rig.app.world_mut().despawn(second);
-    settle(&mut rig);
+    rig.settle();
     assert!((full - device_bytes(&rig) - BYTES as isize).unsigned_abs() < NOISE);
     assert_eq!(rig.figures().device_bytes, 0);
 }
@@ -135,7 +128,7 @@ fn despawning_with_work_and_readback_in_flight_neither_panics_nor_leaks() {
         }
         rig.step_until(|app| app.world().resource::<crate::common::Faults>().0.len() >= 20);
         assert!(rig.faults().iter().all(|fault| matches!(fault, TensorFault::Undelivered { .. })));
-        settle(&mut rig);
+        rig.settle();
         let end = rig.figures();
         assert_eq!((end.device_bytes, end.host_bytes), (start.device_bytes, start.host_bytes), "{backend}");
         assert_eq!(end.readbacks_now, 0);

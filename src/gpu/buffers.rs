@@ -122,24 +122,27 @@ impl Gpu {
     }
 }
 
-/// Catches every kind of device error of this thread until popped, so that none reaches the app's own error handler.
+/// Catches every kind of device error of this thread until popped or dropped, so that none reaches the app's own error handler.
 pub(crate) struct ErrorScope {
-    scopes: [wgpu::ErrorScopeGuard; 3],
+    // Scopes nest, and fields drop in order: the one pushed last comes first.
+    internal: wgpu::ErrorScopeGuard,
+    memory: wgpu::ErrorScopeGuard,
+    validation: wgpu::ErrorScopeGuard,
 }
 
 impl ErrorScope {
     pub(crate) fn new(device: &wgpu::Device) -> Self {
-        use wgpu::ErrorFilter::{Internal, OutOfMemory, Validation};
-        Self { scopes: [Validation, OutOfMemory, Internal].map(|filter| device.push_error_scope(filter)) }
+        let validation = device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let memory = device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let internal = device.push_error_scope(wgpu::ErrorFilter::Internal);
+        Self { internal, memory, validation }
     }
 
     /// The first error caught, where it is known at once (everywhere but in a browser).
     pub(crate) fn pop(self) -> Option<wgpu::Error> {
-        let [validation, memory, internal] = self.scopes;
-        // Innermost first, as scopes nest.
-        let internal = now_or_never(internal.pop()).flatten();
-        let memory = now_or_never(memory.pop()).flatten();
-        let validation = now_or_never(validation.pop()).flatten();
+        let internal = now_or_never(self.internal.pop()).flatten();
+        let memory = now_or_never(self.memory.pop()).flatten();
+        let validation = now_or_never(self.validation.pop()).flatten();
         memory.or(validation).or(internal)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::buffers::{DeviceBuffer, Gpu, Purpose};
-use super::pipelines::Pipelines;
+use super::pipelines::{Pipeline, Pipelines};
 use crate::diagnostics::Count;
 use crate::error::RunError;
 use crate::kernel::{Caps, Launch, lower};
@@ -18,6 +18,8 @@ const INSTANCES: usize = 8;
 pub(crate) struct Compiled {
     pub plan: Arc<Plan>,
     pub launches: Vec<Launch>,
+    /// The launches' pipelines, once all have been compiled. Kept here, since finding one means hashing its whole text.
+    pub pipelines: Vec<Pipeline>,
     /// The step behind each launch.
     pub steps: Vec<usize>,
     /// Words from one parameter block to the next.
@@ -73,6 +75,7 @@ impl Compiled {
         Ok(Self {
             plan,
             launches,
+            pipelines: Vec::new(),
             steps,
             stride,
             params,
@@ -83,6 +86,16 @@ impl Compiled {
             faulting,
             instances: Vec::new(),
         })
+    }
+
+    /// Whether every launch has its pipeline by now, or the error of one that never will.
+    pub(crate) fn is_ready(&mut self, pipelines: &Pipelines) -> Result<bool, RunError> {
+        if self.pipelines.len() < self.launches.len() {
+            let found: Option<Vec<_>> = self.launches.iter().map(|launch| pipelines.get(launch)).collect();
+            let Some(found) = found else { return Ok(false) };
+            self.pipelines = found.into_iter().map(|pipeline| pipeline.cloned()).collect::<Result<_, _>>()?;
+        }
+        Ok(true)
     }
 
     /// Puts the batch's numbers into the parameters and sends them if anything changed.
@@ -100,42 +113,44 @@ impl Compiled {
         }
     }
 
-    /// Bind groups of all launches for these buffers; made once per set of buffers. Pipelines must be ready.
+    /// Makes sure that the bind groups for these buffers are there, made once per set of buffers. The compiled plan must be ready.
     pub(crate) fn bind(
         &mut self,
         gpu: &Gpu,
-        pipelines: &Pipelines,
         slots: &[Arc<DeviceBuffer>],
         scratch: Option<&Arc<DeviceBuffer>>,
-    ) -> Result<&[wgpu::BindGroup], RunError> {
+    ) -> Result<(), RunError> {
         let key: SmallVec<[u64; 8]> = slots.iter().chain(scratch).map(|buffer| buffer.id).collect();
         if let Some(at) = self.instances.iter().position(|instance| instance.key == key) {
             // Most recently used last.
             let instance = self.instances.remove(at);
             self.instances.push(instance);
         } else {
-            let groups = (0..self.launches.len())
-                .map(|i| self.group(gpu, pipelines, i, slots, scratch))
-                .collect::<Result<_, _>>()?;
+            let groups =
+                (0..self.launches.len()).map(|i| self.group(gpu, i, slots, scratch)).collect::<Result<_, _>>()?;
             if self.instances.len() == INSTANCES {
                 self.instances.remove(0);
             }
             self.instances.push(Instance { key, groups });
         }
-        Ok(self.instances.last().map_or(&[], |instance| &instance.groups))
+        Ok(())
+    }
+
+    /// The bind groups that were bound last, by launch.
+    pub(crate) fn groups(&self) -> &[wgpu::BindGroup] {
+        self.instances.last().map_or(&[], |instance| &instance.groups)
     }
 
     fn group(
         &self,
         gpu: &Gpu,
-        pipelines: &Pipelines,
         at: usize,
         slots: &[Arc<DeviceBuffer>],
         scratch: Option<&Arc<DeviceBuffer>>,
     ) -> Result<wgpu::BindGroup, RunError> {
         let launch = &self.launches[at];
         let missing = || RunError::Device(format!("kernel {} has nothing to bind", launch.name));
-        let layout = &pipelines.get(launch).ok_or_else(missing)??.layout;
+        let layout = &self.pipelines.get(at).ok_or_else(missing)?.layout;
         let whole = |buffer: &'_ Arc<DeviceBuffer>| (buffer.buffer.clone(), 0, None);
         let mut bindings: Vec<(wgpu::Buffer, u64, Option<core::num::NonZeroU64>)> = Vec::new();
         let params = self.params_buffer.as_ref().ok_or_else(missing)?;

@@ -149,15 +149,10 @@ impl GpuExecutor {
             }
             self.compiled.insert(id, compiled);
         }
-        let mut ready = true;
-        for launch in self.compiled.get(&id).map_or(&[][..], |compiled| &compiled.launches) {
-            match self.pipelines.get(launch) {
-                Some(Ok(_)) => {}
-                Some(Err(error)) => return Err(error),
-                None => ready = false,
-            }
+        match self.compiled.get_mut(&id) {
+            Some(compiled) => Ok(compiled.is_ready(&self.pipelines)?.then_some(id)),
+            None => Ok(None),
         }
-        Ok(ready.then_some(id))
     }
 
     /// Runs a batch whose pipelines are ready.
@@ -193,7 +188,7 @@ impl GpuExecutor {
         }
         compiled.write_params(&self.gpu, &batch.scalars);
         let scratch = self.scratch.as_ref().filter(|_| plan.scratch_words > 0);
-        let groups = compiled.bind(&self.gpu, &self.pipelines, &slots, scratch)?.to_vec();
+        compiled.bind(&self.gpu, &slots, scratch)?;
         let label = Some("tensor:batch");
         let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label });
         if let Some(faults) = &compiled.faults {
@@ -201,13 +196,12 @@ impl GpuExecutor {
         }
         if !compiled.launches.is_empty() {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label, timestamp_writes: None });
-            for (launch, group) in compiled.launches.iter().zip(&groups) {
-                if let Some(Ok(pipeline)) = self.pipelines.get(launch) {
-                    pass.set_pipeline(&pipeline.pipeline);
-                    pass.set_bind_group(0, group, &[]);
-                    let [x, y, z] = launch.workgroups;
-                    pass.dispatch_workgroups(x, y, z);
-                }
+            let launches = compiled.launches.iter().zip(&compiled.pipelines).zip(compiled.groups());
+            for ((launch, pipeline), group) in launches {
+                pass.set_pipeline(&pipeline.pipeline);
+                pass.set_bind_group(0, group, &[]);
+                let [x, y, z] = launch.workgroups;
+                pass.dispatch_workgroups(x, y, z);
             }
             drop(pass);
             self.gpu.counters.passes.add(1);

@@ -1,11 +1,14 @@
 //! A headless app per backend, and how close is close enough.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bevy::ecs::system::{RunSystemOnce, SystemState};
 use bevy::prelude::*;
 use bevy::render::RenderPlugin;
 use bevy::render::pipelined_rendering::PipelinedRenderingPlugin;
+use bevy::render::renderer::RenderQueue;
 use bevy::window::ExitCondition;
 use bevy::winit::WinitPlugin;
 use bevy_tensor_compute::prelude::*;
@@ -119,6 +122,20 @@ impl Rig {
             assert!(Instant::now() < end, "nothing happened for a minute; faults: {:?}", self.faults());
             self.app.update();
         }
+    }
+
+    /// Steps the app until the device has done all that was submitted so far, so that what is freed is gone.
+    pub fn settle(&mut self) {
+        let done = Arc::new(AtomicBool::new(false));
+        if let Some(queue) = self.app.world().get_resource::<RenderQueue>() {
+            let done = done.clone();
+            queue.on_submitted_work_done(move || done.store(true, Ordering::Relaxed));
+        } else {
+            done.store(true, Ordering::Relaxed);
+        }
+        self.step_until(|_| done.load(Ordering::Relaxed));
+        self.app.update();
+        self.app.update();
     }
 
     pub fn figures(&self) -> TensorFigures {
