@@ -227,8 +227,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         if dtype.per_word() > 1 {
             let bits = match dtype {
                 DType::F16 => {
-                    library.need("round_f16");
-                    "pack2x16float(vec2<f32>(round_f16(v), 0.0))"
+                    library.need("bits_f16");
+                    "bits_f16(v)"
                 }
                 DType::I8 => "bitcast<u32>(v) & 255u",
                 DType::Bool => "min(v, 1u)",

@@ -11,7 +11,7 @@ use crate::tensor::{Class, DType};
 pub(super) struct Library(Vec<&'static str>);
 
 /// Every file of the library: its name, the files it needs, its text.
-const LIBRARY: [(&str, &[&str], &str); 19] = [
+const LIBRARY: [(&str, &[&str], &str); 20] = [
     ("is_nan", &[], include_str!("../../../assets/kernels/lib/is_nan.wgsl")),
     ("is_inf", &[], include_str!("../../../assets/kernels/lib/is_inf.wgsl")),
     ("from_bits", &[], include_str!("../../../assets/kernels/lib/from_bits.wgsl")),
@@ -29,6 +29,7 @@ const LIBRARY: [(&str, &[&str], &str); 19] = [
     ("divide_u32", &[], include_str!("../../../assets/kernels/lib/divide_u32.wgsl")),
     ("remainder_f32", &["from_bits"], include_str!("../../../assets/kernels/lib/remainder_f32.wgsl")),
     ("to_integer", &["is_nan"], include_str!("../../../assets/kernels/lib/to_integer.wgsl")),
+    ("bits_f16", &["round_f16"], include_str!("../../../assets/kernels/lib/bits_f16.wgsl")),
     ("round_f16", &["from_bits"], include_str!("../../../assets/kernels/lib/round_f16.wgsl")),
     ("hash", &[], include_str!("../../../assets/kernels/lib/hash.wgsl")),
 ];
