@@ -34,13 +34,21 @@ pub(super) fn lower(step: &Step, kernel: &MatMulKernel, caps: &Caps) -> Option<L
     builder.params.size("batches", batches).size("k", kernel.k);
     batch_offset(&mut builder, kernel, &a, &b);
     let tiles_fit = caps.invocations >= THREADS && caps.workgroup_memory >= TILE_BYTES;
-    Some(if kernel.m.min(kernel.n) <= FEW {
-        few(builder, kernel, &a, &b, batches, caps)
-    } else if tiles_fit && !caps.software {
-        tiled(builder, kernel, &a, &b, batches, caps)
-    } else {
-        registers(builder, kernel, &a, &b, batches, caps)
-    })
+    let subgroup = caps.subgroup.filter(|size| caps.software && matches!(size, 4 | 8 | 16));
+    Some(
+        if kernel.m <= FEW
+            && kernel.n > FEW
+            && let Some(lanes) = subgroup
+        {
+            few_rows(builder, kernel, &a, &b, batches, lanes as usize, caps)
+        } else if kernel.m.min(kernel.n) <= FEW {
+            few(builder, kernel, &a, &b, batches, caps)
+        } else if tiles_fit && !caps.software {
+            tiled(builder, kernel, &a, &b, batches, caps)
+        } else {
+            registers(builder, kernel, &a, &b, batches, caps)
+        },
+    )
 }
 
 /// The strides of an operand: its batch axes, then its rows and columns.
@@ -128,6 +136,70 @@ fn few(mut builder: Builder, kernel: &MatMulKernel, a: &Matrix, b: &Matrix, batc
         false => body.replace("let base = batch_offset(batch);", "let base = batch_offset(batch).yx;"),
     };
     builder.finish(&body, grid(batches * many.div_ceil(columns as usize), caps))
+}
+
+/// Few rows on a software adapter: a workgroup is one subgroup, each lane has four columns. A lane loads one element of each row of `a` for
+/// as many steps of k as there are lanes, and gets the others from its neighbours, so nearly all loads are of `b`.
+fn few_rows(
+    mut builder: Builder,
+    kernel: &MatMulKernel,
+    a: &Matrix,
+    b: &Matrix,
+    batches: usize,
+    lanes: usize,
+    caps: &Caps,
+) -> Launch {
+    matrix_params(&mut builder, kernel, a, b);
+    let (rows, columns) = (kernel.m, 4 * lanes);
+    let mut text = format!(
+        "fn columns(cols: vec4<u32>, k: u32) -> vec4<T> {{
+    let at = cols + k * params.b_row;
+    return vec4<T>(load_b(at.x), load_b(at.y), load_b(at.z), load_b(at.w));
+}}
+@compute @workgroup_size({lanes})
+fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>, @builtin(subgroup_invocation_id) lane: u32) {{
+    let tiles = (params.n + {columns}u - 1u) / {columns}u;
+    let group = workgroup_index(wid, nwg);
+    if (group >= params.batches * tiles) {{
+        return;
+    }}
+    let batch = group / tiles;
+    let col = group % tiles * {columns}u + lane * 4u;
+    let base = batch_offset(batch);
+    // What lies beyond the end repeats the last column, and is not stored.
+    let cols = base.y + min(col + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(params.n - 1u)) * params.b_col;
+    let whole = params.k - params.k % {lanes}u;
+"
+    );
+    // Writing to a string cannot fail.
+    for row in 0..rows {
+        let _ = writeln!(text, "    var acc{row} = vec4<T>();\n    let row{row} = base.x + {row}u * params.a_row;");
+    }
+    let _ = writeln!(text, "    for (var k = 0u; k < whole; k += {lanes}u) {{");
+    for row in 0..rows {
+        let _ = writeln!(text, "        let a{row} = load_a(row{row} + (k + lane) * params.a_col);");
+    }
+    for i in 0..lanes {
+        let _ = writeln!(text, "        let b{i} = columns(cols, k + {i}u);");
+        for row in 0..rows {
+            let a = format!("subgroupBroadcast(a{row}, {i}u)");
+            let _ = writeln!(text, "        acc{row} = combine(acc{row}, vec4<T>({a}), b{i});");
+        }
+    }
+    text.push_str("    }\n    for (var k = whole; k < params.k; k++) {\n        let b = columns(cols, k);\n");
+    for row in 0..rows {
+        let a = format!("load_a(row{row} + k * params.a_col)");
+        let _ = writeln!(text, "        acc{row} = combine(acc{row}, vec4<T>({a}), b);");
+    }
+    text.push_str("    }\n    for (var c = 0u; c < min(4u, params.n - min(col, params.n)); c++) {\n");
+    for row in 0..rows {
+        let _ = writeln!(
+            text,
+            "        y[params.y_offset + (batch * {rows}u + {row}u) * params.n + col + c] = acc{row}[c];"
+        );
+    }
+    text.push_str("    }\n}\n");
+    builder.finish(&text, grid(batches * kernel.n.div_ceil(columns), caps))
 }
 
 /// Tiles in registers, without workgroup memory. The text is spelled out, as drivers keep only variables that are never indexed in
