@@ -12,7 +12,7 @@ use crate::tensor::{DType, Shape, TensorData, TensorOf};
 #[derive(EntityEvent, Clone, Debug)]
 #[entity_event(propagate = &'static TensorOf, auto_propagate)]
 pub struct TensorReady {
-    /// The tensor, also when an observer of the model sees it: `On::original_event_target` and this differ then.
+    /// Where the event is: the tensor first, then its model.
     pub entity: Entity,
     /// The tensor whose values these are, also while the event bubbles.
     pub tensor: Entity,

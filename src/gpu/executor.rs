@@ -84,6 +84,8 @@ impl GpuExecutor {
     /// Takes a frame's recordings and runs all that can run.
     pub(crate) fn run(&mut self, parts: Vec<Part>) {
         let start = Instant::now();
+        // Around everything, the uploads and layouts that no narrower scope watches included.
+        let scope = ErrorScope::new(&self.gpu.device);
         self.accept(Batch::new(parts));
         self.pipelines.collect();
         self.staging.collect();
@@ -96,6 +98,10 @@ impl GpuExecutor {
                 }
                 Err(error) => self.fail(batch, error),
             }
+        }
+        if let Some(error) = scope.pop() {
+            // The main world may have ended.
+            let _ = self.faults.send(TensorFault::Run(RunError::Device(error.to_string())));
         }
         self.gpu.counters.batches_waiting_now.put(self.waiting.len() as u64);
         self.gpu.counters.encode_nanos.add(start.elapsed().as_nanos() as u64);

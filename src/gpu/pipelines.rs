@@ -134,8 +134,8 @@ fn compile(
     let scope = ErrorScope::new(device);
     let descriptor =
         wgpu::ShaderModuleDescriptor { label: Some(&label), source: wgpu::ShaderSource::Wgsl(wgsl.into()) };
-    // SAFETY: the text is generated from our own kernels, which guard every access and bound every loop; tests run each of them with checks on
-    // and compare.
+    // SAFETY: the text is generated from our own kernels, which guard every access and bound every loop; the unit tests of the kernels
+    // run each launch with checks and without, and compare the bits.
     let module = unsafe { device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) };
     let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
         label: Some(&label),

@@ -328,7 +328,7 @@ pub enum BinaryOp {
     Mul,
     /// Quotient: IEEE-754 for floats; integers truncate, and `x / 0` is `x`.
     Div,
-    /// Power; a negative float base needs a whole exponent (else NaN); negative integer exponents truncate to 0 (1 for base ±1).
+    /// Power; a negative float base needs a whole exponent (else NaN); a negative integer exponent gives 0, but for base ±1, whose powers stay ±1.
     Pow,
     /// The smaller; NaN wins.
     Min,

@@ -79,10 +79,25 @@ pub(super) fn run_step_with(
 ) -> (Vec<(Source, Vec<u32>)>, u32) {
     let Some(launch) = lower(step, caps) else { return (buffers.to_vec(), 0) };
     super::tests::check(&launch);
-    run(&launch, buffers, scalars)
+    let trusted = run(&launch, buffers, scalars, wgpu::ShaderRuntimeChecks::unchecked());
+    // Checks change nothing unless an access was out of bounds, which is what the crate's trust in its kernels rests on.
+    let checked = run(&launch, buffers, scalars, wgpu::ShaderRuntimeChecks::checked());
+    // The sign of a NaN is the compiler's choice.
+    let same = |a: u32, b: u32| a == b || ((a ^ b) == 0x8000_0000 && f32::from_bits(a).is_nan());
+    let words = |result: &(Vec<(Source, Vec<u32>)>, u32)| -> Vec<u32> {
+        result.0.iter().flat_map(|buffer| buffer.1.clone()).chain([result.1]).collect()
+    };
+    let equal = words(&trusted).into_iter().zip(words(&checked)).all(|(a, b)| same(a, b));
+    assert!(equal, "{} gives other bits with runtime checks on:\n{}", launch.name, launch.wgsl);
+    trusted
 }
 
-fn run(launch: &Launch, buffers: &[(Source, Vec<u32>)], scalars: &[u32]) -> (Vec<(Source, Vec<u32>)>, u32) {
+fn run(
+    launch: &Launch,
+    buffers: &[(Source, Vec<u32>)],
+    scalars: &[u32],
+    checks: wgpu::ShaderRuntimeChecks,
+) -> (Vec<(Source, Vec<u32>)>, u32) {
     let Gpu { device, queue, .. } = gpu();
     // SAFETY: the texts are our own, and guard their accesses; this is how the crate runs them.
     let module = unsafe {
@@ -91,7 +106,7 @@ fn run(launch: &Launch, buffers: &[(Source, Vec<u32>)], scalars: &[u32]) -> (Vec
                 label: Some(launch.name),
                 source: wgpu::ShaderSource::Wgsl(launch.wgsl.as_str().into()),
             },
-            wgpu::ShaderRuntimeChecks::unchecked(),
+            checks,
         )
     };
     let storage = |binding: usize, access: Access| wgpu::BindGroupLayoutEntry {
