@@ -18,7 +18,7 @@ pub fn plan_panel(ui: &mut egui::Ui, backend: Backend, report: &PlanReport) {
             for (i, step) in report.steps.iter().enumerate() {
                 ui.weak(i.to_string());
                 ui.monospace(step.kernel);
-                ui.label(step.ops.join(" → ")).on_hover_text(step.site.to_string());
+                ui.label(step.ops.join(", ")).on_hover_text(step.site.to_string());
                 ui.end_row();
             }
         });
