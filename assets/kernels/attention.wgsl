@@ -159,7 +159,7 @@ fn main(
             for (var j = 0u; j < 8u; j++) {
                 let column = chunk + own_column + 8u * j;
                 if column < params.value {
-                    y[params.y_offset + row + column] = total[i][j / 4u][j % 4u] * inverse;
+                    store_y(row + column, total[i][j / 4u][j % 4u] * inverse);
                 }
             }
         }

@@ -97,7 +97,7 @@ fn main(
             for (var slice = 0u; slice < SLICES; slice++) {
                 value += scores[slice * 64u + lane];
             }
-            y[params.y_offset + row * params.value + column] = value * inverse;
+            store_y(row * params.value + column, value * inverse);
         }
     }
 }

@@ -57,6 +57,6 @@ fn run(work: u32) {
     let inverse = select(0.0, 1.0 / sum, sum != 0.0);
     let row = ((batch * params.heads + head) * params.queries + query) * params.value + chunk;
     for (var c = 0u; c < columns; c++) {
-        y[params.y_offset + row + c] = total[c] * inverse;
+        store_y(row + c, total[c] * inverse);
     }
 }

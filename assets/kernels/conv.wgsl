@@ -9,16 +9,16 @@ fn store(out: u32, left: u32, i: u32, place: vec4<u32>, first: u32, sums: vec4<f
     let channel = out + i;
     let values = sums + start(channel);
     let plane = params.output_d * params.output_h * params.output_w;
-    let at = params.y_offset + ((place / plane) * params.channels_out + channel) * plane + place % plane;
-    y[at.x] = values.x;
+    let at = ((place / plane) * params.channels_out + channel) * plane + place % plane;
+    store_y(at.x, values.x);
     if first + params.span < params.positions {
-        y[at.y] = values.y;
+        store_y(at.y, values.y);
     }
     if first + 2u * params.span < params.positions {
-        y[at.z] = values.z;
+        store_y(at.z, values.z);
     }
     if first + 3u * params.span < params.positions {
-        y[at.w] = values.w;
+        store_y(at.w, values.w);
     }
 }
 

@@ -47,5 +47,5 @@ fn run(element: u32) {
             }
         }
     }
-    y[params.y_offset + element] = sum;
+    store_y(element, sum);
 }

@@ -6,9 +6,9 @@ fn run(line: u32) {
     for (var i = 0u; i < params.n; i++) {
         let next = sum + load_x(params.x_offset + at);
         if EXCLUSIVE == 1u {
-            y[params.y_offset + at] = sum;
+            store_y(at, sum);
         } else {
-            y[params.y_offset + at] = next;
+            store_y(at, next);
         }
         sum = next;
         at += params.inner;

@@ -40,9 +40,9 @@ fn main(
         workgroupBarrier();
         if i < params.n {
             if EXCLUSIVE == 1u {
-                y[params.y_offset + start + i * params.inner] = before;
+                store_y(start + i * params.inner, before);
             } else {
-                y[params.y_offset + start + i * params.inner] = carry + sum;
+                store_y(start + i * params.inner, carry + sum);
             }
         }
         carry += total;

@@ -8,5 +8,5 @@ fn run(element: u32) {
         atomicAdd(&faults[0], 1u);
     }
     let at = ((rest / params.indices) * params.n + place.at) * params.inner + element % params.inner;
-    y[params.y_offset + element] = load_data(params.data_offset + at);
+    store_y(element, load_data(params.data_offset + at));
 }

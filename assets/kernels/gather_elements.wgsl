@@ -5,5 +5,5 @@ fn run(element: u32) {
     if place.fault != 0u {
         atomicAdd(&faults[0], 1u);
     }
-    y[params.y_offset + element] = load_data(params.data_offset + start_of(element) + place.at * params.inner);
+    store_y(element, load_data(params.data_offset + start_of(element) + place.at * params.inner));
 }

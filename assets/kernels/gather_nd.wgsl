@@ -7,5 +7,5 @@ fn run(element: u32) {
     if place.fault != 0u && inner == 0u {
         atomicAdd(&faults[0], place.fault);
     }
-    y[params.y_offset + element] = load_data(params.data_offset + place.at * params.inner + inner);
+    store_y(element, load_data(params.data_offset + place.at * params.inner + inner));
 }

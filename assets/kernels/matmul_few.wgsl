@@ -44,10 +44,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         }
     }
     if (slice == 0u && column < params.many) {
-        let at = params.y_offset + batch * params.many * ROWS + column * params.y_many;
-        y[at] = sum.x;
-        if (ROWS > 1u) { y[at + params.y_few] = sum.y; }
-        if (ROWS > 2u) { y[at + 2u * params.y_few] = sum.z; }
-        if (ROWS > 3u) { y[at + 3u * params.y_few] = sum.w; }
+        let at = batch * params.many * ROWS + column * params.y_many;
+        store_y(at, sum.x);
+        if (ROWS > 1u) { store_y(at + params.y_few, sum.y); }
+        if (ROWS > 2u) { store_y(at + 2u * params.y_few, sum.z); }
+        if (ROWS > 3u) { store_y(at + 3u * params.y_few, sum.w); }
     }
 }

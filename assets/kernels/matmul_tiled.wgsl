@@ -62,13 +62,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     for (var i = 0u; i < 4u; i++) {
         let row = row0 + ty + i;
         if (row < params.m) {
-            let at = params.y_offset + (batch * params.m + row) * params.n + col0 + tx;
+            let at = (batch * params.m + row) * params.n + col0 + tx;
             let left = params.n - min(params.n, col0 + tx);
             let v = acc[i];
-            if (left > 0u) { y[at] = v.x; }
-            if (left > 1u) { y[at + 1u] = v.y; }
-            if (left > 2u) { y[at + 2u] = v.z; }
-            if (left > 3u) { y[at + 3u] = v.w; }
+            if (left > 0u) { store_y(at, v.x); }
+            if (left > 1u) { store_y(at + 1u, v.y); }
+            if (left > 2u) { store_y(at + 2u, v.z); }
+            if (left > 3u) { store_y(at + 3u, v.w); }
         }
     }
 }

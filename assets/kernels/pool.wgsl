@@ -44,5 +44,5 @@ fn run(element: u32) {
             }
         }
     }
-    y[params.y_offset + element] = result(state);
+    store_y(element, result(state));
 }

@@ -20,6 +20,6 @@ fn run(row: u32, lane: u32) {
     }
     let all = fold(lane, own, min(params.n, STEP));
     if (lane == 0u) {
-        y[params.y_offset + row] = result(all);
+        store_y(row, result(all));
     }
 }

@@ -8,7 +8,7 @@ fn merge(a: S, b: S) -> S {
 
 fn run(row: u32, lane: u32) {
     let x_at = params.x_offset + row * params.n;
-    let y_at = params.y_offset + row * params.n;
+    let y_at = row * params.n;
     let lanes = min(params.n, STEP);
     var mean = 0.0;
     if (KIND == 0u) {
@@ -32,6 +32,6 @@ fn run(row: u32, lane: u32) {
         scale = 1.0 / sqrt(all / f32(params.n) + params.epsilon);
     }
     for (var p = lane; p < params.n; p += STEP) {
-        y[y_at + p] = (load_x(x_at + p) - mean) * scale * weight_at(p) + bias_at(p);
+        store_y(y_at + p, (load_x(x_at + p) - mean) * scale * weight_at(p) + bias_at(p));
     }
 }

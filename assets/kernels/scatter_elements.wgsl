@@ -20,5 +20,5 @@ fn run(element: u32) {
             atomicAdd(&faults[0], wrong);
         }
     }
-    y[params.y_offset + element] = value;
+    store_y(element, value);
 }

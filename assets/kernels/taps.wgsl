@@ -11,5 +11,5 @@ fn run(element: u32) {
         let position = min(u32(load_position(params.position_offset + tap)), params.n - 1u);
         sum += load_weight(params.weight_offset + tap) * load_x(line + position * params.inner);
     }
-    y[params.y_offset + element] = sum;
+    store_y(element, sum);
 }

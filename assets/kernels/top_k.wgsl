@@ -48,7 +48,7 @@ fn main(
         last_place = places[0];
         workgroupBarrier();
         if lane == 0u {
-            y[params.y_offset + row * params.k + round] = i32(last_place);
+            store_y(row * params.k + round, i32(last_place));
         }
     }
 }

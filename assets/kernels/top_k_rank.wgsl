@@ -14,6 +14,6 @@ fn run(element: u32) {
         rank += u32(key(start + i) > own);
     }
     if rank < params.k {
-        y[params.y_offset + row * params.k + rank] = i32(place);
+        store_y(row * params.k + rank, i32(place));
     }
 }

@@ -18,6 +18,6 @@ fn run(row: u32) {
         }
         last_key = best;
         last_place = place;
-        y[params.y_offset + row * params.k + round] = i32(place);
+        store_y(row * params.k + round, i32(place));
     }
 }

@@ -195,7 +195,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     for row in 0..rows {
         let _ = writeln!(
             text,
-            "        y[params.y_offset + (batch * {rows}u + {row}u) * params.n + col + c] = acc{row}[c];"
+            "        store_y((batch * {rows}u + {row}u) * params.n + col + c, acc{row}[c]);"
         );
     }
     text.push_str("    }\n}\n");
@@ -277,10 +277,10 @@ fn store(batch: u32, row: u32, col: u32, v: vec4<T>) {{
     if (row >= params.m) {{
         return;
     }}
-    let at = params.y_offset + (batch * params.m + row) * params.n;
+    let at = (batch * params.m + row) * params.n;
     for (var c = 0u; c < 4u; c++) {{
         if (col + c * {lanes}u < params.n) {{
-            y[at + col + c * {lanes}u] = v[c];
+            store_y(at + col + c * {lanes}u, v[c]);
         }}
     }}
 }}

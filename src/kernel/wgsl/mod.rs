@@ -69,7 +69,8 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
 /// Builds a kernel's text: named inputs, one 32-bit output `y`, parameters, and a body from `assets/kernels`.
 ///
 /// For an input `x` the text has `fn load_x(i: u32)`, which gives element `i` of the whole binding in its class's type, and the
-/// parameter `x_offset`. The output is `y[params.y_offset + i]`. Kernels that count faults also get `faults: array<atomic<u32>>`.
+/// parameter `x_offset`. Results are written by `store_y(i, value)`, which puts element `i` of the output in its place; only kernels that
+/// read their own output back touch `y[params.y_offset + i]` themselves. Kernels that count faults also get `faults: array<atomic<u32>>`.
 pub(super) struct Builder<'a> {
     /// The parameters; offsets are there already.
     pub params: Params,
@@ -112,7 +113,14 @@ impl<'a> Builder<'a> {
                 declare(&mut builder.declarations, builder.bindings.len(), access, variable, &format!("array<{ty}>"));
                 builder.bindings.len() - 1
             });
-            if name != "y" {
+            if name == "y" {
+                let class = wgsl_type(operand.dtype.class());
+                let value = convert("v".to_owned(), class, ty);
+                let _ = writeln!(
+                    builder.declarations,
+                    "fn store_y(i: u32, v: {class}) {{ y[params.y_offset + i] = {value}; }}"
+                );
+            } else {
                 let load = load(variables[at], ty, operand.dtype, "i");
                 let class = wgsl_type(operand.dtype.class());
                 // Writing to a string cannot fail.
