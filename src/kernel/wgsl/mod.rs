@@ -7,6 +7,7 @@ mod attention;
 mod conv;
 mod conv_transpose;
 mod cumsum;
+mod fused;
 mod gather;
 mod map;
 mod matmul;
@@ -22,6 +23,8 @@ mod top_k;
 #[cfg(test)]
 mod device_tests;
 #[cfg(test)]
+mod fused_tests;
+#[cfg(test)]
 mod map_tests;
 #[cfg(test)]
 mod matmul_tests;
@@ -36,8 +39,9 @@ use core::fmt::Write;
 
 use smallvec::SmallVec;
 
+use self::scalar::Library;
 use super::{Access, Binding, Caps, Kernel, Launch, Params, buffer_type, wgsl_type};
-use crate::plan::{Source, Step};
+use crate::plan::{Operand, Source, Step};
 use crate::tensor::DType;
 
 /// What the device does for `step`; `None` if there is nothing to do (an empty output).
@@ -66,29 +70,37 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
     }
 }
 
-/// Builds a kernel's text: named inputs, one 32-bit output `y`, parameters, and a body from `assets/kernels`.
+/// Builds a kernel's text: named inputs, 32-bit results, parameters, and a body from `assets/kernels`.
 ///
 /// For an input `x` the text has `fn load_x(i: u32)`, which gives element `i` of the whole binding in its class's type, and the
-/// parameter `x_offset`. Results are written by `store_y(i, value)`, which puts element `i` of the output in its place; only kernels that
-/// read their own output back touch `y[params.y_offset + i]` themselves. Kernels that count faults also get `faults: array<atomic<u32>>`.
+/// parameter `x_offset`. Results are written by `store_y(i, value)`, once for each element `i` of the contiguous output. What a plan
+/// has joined to the kernel happens inside these two, so a body must not touch memory in any other way; those kernels that read their own
+/// output back (see [`Kernel::takes_epilogue`]) use `y[params.y_offset + i]`. Kernels that count faults also get
+/// `faults: array<atomic<u32>>`.
 pub(super) struct Builder<'a> {
     /// The parameters; offsets are there already.
     pub params: Params,
     step: &'a Step,
     name: &'static str,
     bindings: SmallVec<[Binding; 4]>,
-    /// Bindings and loads.
+    /// Bindings, loads and stores.
     declarations: String,
     /// Constants, aliases and raw code.
     code: String,
+    /// What fused work calls.
+    library: Library,
+}
+
+/// An operand by the name it has in the text.
+struct Named<'a> {
+    name: String,
+    operand: &'a Operand,
+    output: bool,
 }
 
 impl<'a> Builder<'a> {
     /// Declares the bindings of `step`. Operands with the same source share one.
     pub fn new(step: &'a Step, name: &'static str) -> Self {
-        let names = step.kernel.input_names();
-        let operands =
-            || names.iter().copied().zip(&step.inputs).chain(step.outputs.iter().map(|output| ("y", output)));
         let mut builder = Self {
             params: Params::default(),
             step,
@@ -96,36 +108,48 @@ impl<'a> Builder<'a> {
             bindings: SmallVec::new(),
             declarations: String::new(),
             code: String::new(),
+            library: Library::default(),
         };
+        let operands = named_operands(step);
         let mut variables: SmallVec<[&str; 4]> = SmallVec::new();
-        for (name, operand) in operands() {
+        let mut results: SmallVec<[fused::Target; 2]> = SmallVec::new();
+        for Named { name, operand, output } in &operands {
             builder.params.size(&format!("{name}_offset"), operand.layout.offset);
-            let at = builder.bindings.iter().position(|b| b.source == operand.source);
-            let sharers = || operands().filter(|o| o.1.source == operand.source);
-            let ty = shared_type(sharers().map(|o| o.1.dtype));
-            let at = at.unwrap_or_else(|| {
-                // The output is always called `y`, whoever shares it.
-                let written = sharers().any(|o| o.0 == "y");
-                let variable = if written { "y" } else { name };
-                let access = access(operand.source, written);
+            let class = wgsl_type(operand.dtype.class());
+            match operand.source {
+                // Defined with the rest of the prologue.
+                Source::Fused => continue,
+                Source::Iota => {
+                    // Writing to a string cannot fail.
+                    let _ =
+                        writeln!(builder.declarations, "fn load_{name}(i: u32) -> i32 {{ return bitcast<i32>(i); }}");
+                    continue;
+                }
+                _ => {}
+            }
+            let sharers = || operands.iter().filter(|o| o.operand.source == operand.source);
+            let ty = shared_type(sharers().map(|o| o.operand.dtype));
+            let at = builder.bindings.iter().position(|b| b.source == operand.source).unwrap_or_else(|| {
+                // An output keeps its name, whoever shares it.
+                let written = sharers().find(|o| o.output);
+                let variable = written.map_or(name, |o| &o.name);
+                let access = access(operand.source, written.is_some());
                 builder.bindings.push(Binding { source: operand.source, access });
                 variables.push(variable);
                 declare(&mut builder.declarations, builder.bindings.len(), access, variable, &format!("array<{ty}>"));
                 builder.bindings.len() - 1
             });
-            if name == "y" {
-                let class = wgsl_type(operand.dtype.class());
-                let value = convert("v".to_owned(), class, ty);
-                let _ = writeln!(
-                    builder.declarations,
-                    "fn store_y(i: u32, v: {class}) {{ y[params.y_offset + i] = {value}; }}"
-                );
+            if *output {
+                results.push(fused::Target { name, variable: variables[at], ty, operand });
             } else {
                 let load = load(variables[at], ty, operand.dtype, "i");
-                let class = wgsl_type(operand.dtype.class());
-                // Writing to a string cannot fail.
                 let _ = writeln!(builder.declarations, "fn load_{name}(i: u32) -> {class} {{ return {load}; }}");
             }
+        }
+        let Self { params, declarations, library, .. } = &mut builder;
+        declarations.push_str(&fused::store(step.epilogue.as_ref(), &results, params, library));
+        if let Some(prologue) = &step.prologue {
+            declarations.push_str(&fused::load(prologue, params, library));
         }
         if step.kernel.counts_faults() {
             let binding = builder.bindings.len() + 1;
@@ -161,7 +185,9 @@ impl<'a> Builder<'a> {
 
     /// Ends with the body and the grid.
     pub fn finish(self, body: &str, workgroups: [u32; 3]) -> Launch {
-        let wgsl = [&self.params.wgsl(), &self.declarations, WORKGROUP_INDEX, &self.code, body].concat();
+        let text = [&self.params.wgsl(), &self.declarations, WORKGROUP_INDEX, &self.code, body].concat();
+        // Kernels bring what they call themselves, and nothing may be in a text twice.
+        let wgsl = self.library.missing(&text) + &text;
         let (params, patches) = self.params.finish();
         Launch {
             name: self.name,
@@ -173,6 +199,19 @@ impl<'a> Builder<'a> {
             counts_faults: self.step.kernel.counts_faults(),
         }
     }
+}
+
+/// Every operand of a step: inputs by their kernel's names, results `y`, `y1`, …, and those of fused work: `e1`, … (a kernel's own
+/// value, number 0, is nowhere) and `p0`, ….
+fn named_operands(step: &Step) -> Vec<Named<'_>> {
+    let named = |name: String, operand, output| Named { name, operand, output };
+    let inputs = step.kernel.input_names().into_iter().zip(&step.inputs).map(|(n, o)| named(n.to_owned(), o, false));
+    let outputs = step.outputs.iter().enumerate().map(|(i, o)| named(fused::output_name(i), o, true));
+    let epilogue = step.epilogue.iter().flat_map(|fused| fused.inputs.iter().enumerate().skip(1));
+    let epilogue = epilogue.map(|(i, o)| named(fused::epilogue_name(i), o, false));
+    let prologue = step.prologue.iter().flat_map(|fused| fused.inputs.iter().enumerate());
+    let prologue = prologue.map(|(i, o)| named(fused::prologue_name(i), o, false));
+    inputs.chain(outputs).chain(epilogue).chain(prologue).collect()
 }
 
 /// In every text: the linear number of a workgroup of a folded [`grid`].
