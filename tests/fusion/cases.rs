@@ -150,7 +150,7 @@ fn products_with_other_followers() {
         case("stored in two halves of one", &[&[7, 12], &[12, 20], &[12, 20]], &["matmul", "matmul"], |ops, x| {
             let (a, b) = (ops.matmul(x[0], x[1])?, ops.matmul(x[0], x[2])?);
             let (a, b) = (ops.relu(a)?, ops.sigmoid(b)?);
-            Ok(vec![ops.concat(&[a, b], 1)?])
+            Ok(vec![ops.concat([a, b], 1)?])
         }),
     ];
     agree(&cases);
