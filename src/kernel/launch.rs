@@ -20,6 +20,13 @@ pub(crate) struct Caps {
     pub workgroups: u32,
 }
 
+impl Caps {
+    /// On a software adapter, the size of its subgroups if kernels have a form for it: a workgroup of one subgroup, whose lanes share loads.
+    pub(crate) fn software_lanes(&self) -> Option<usize> {
+        self.subgroup.filter(|size| self.software && matches!(size, 4 | 8 | 16)).map(|size| size as usize)
+    }
+}
+
 /// How a binding is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Access {
