@@ -92,7 +92,14 @@ fn unpack(dtype: DType, words: &[u32]) -> Vec<f64> {
 
 /// Devices that make every form of a kernel be chosen.
 fn devices() -> [Caps; 3] {
-    let gpu = Caps { subgroup: None, software: false, invocations: 256, workgroup_memory: 16384, workgroups: 65535 };
+    let gpu = Caps {
+        subgroup: None,
+        software: false,
+        wide: false,
+        invocations: 256,
+        workgroup_memory: 16384,
+        workgroups: 65535,
+    };
     [gpu, Caps { invocations: 128, workgroups: 3, ..gpu }, Caps { software: true, ..gpu }]
 }
 
