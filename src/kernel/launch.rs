@@ -12,6 +12,8 @@ pub(crate) struct Caps {
     pub subgroup: Option<u32>,
     /// Whether the adapter is a CPU in disguise: barriers and workgroup memory cost much, wide registers little.
     pub software: bool,
+    /// Whether texts may use 64-bit integers.
+    pub wide: bool,
     /// Invocations per workgroup.
     pub invocations: u32,
     /// Bytes of workgroup memory.

@@ -10,9 +10,12 @@ mod cumsum;
 mod gather;
 mod map;
 mod matmul;
+mod matmul_registers;
 mod pool;
+mod quads;
 mod reduce;
 mod row_norm;
+mod rows;
 mod scalar;
 mod scatter;
 mod softmax;
@@ -36,8 +39,9 @@ use core::fmt::Write;
 
 use smallvec::SmallVec;
 
+use self::quads::{QUAD_WORDS, Quad, load_four};
 use super::{Access, Binding, Caps, Kernel, Launch, Params, buffer_type, wgsl_type};
-use crate::plan::{Source, Step};
+use crate::plan::{Operand, Source, Step};
 use crate::tensor::DType;
 
 /// What the device does for `step`; `None` if there is nothing to do (an empty output).
@@ -71,6 +75,9 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
 /// For an input `x` the text has `fn load_x(i: u32)`, which gives element `i` of the whole binding in its class's type, and the
 /// parameter `x_offset`. Results are written by `store_y(i, value)`, which puts element `i` of the output in its place; only kernels that
 /// read their own output back touch `y[params.y_offset + i]` themselves. Kernels that count faults also get `faults: array<atomic<u32>>`.
+///
+/// Kernels that work on four neighbours at a time ask for it by [`Builder::with_quads`] and get `load_x4(i)` and `store_y4(i, vec4)` beside the
+/// above. Both are defined as the four single calls in order; where every call is aligned they move the four at once.
 pub(super) struct Builder<'a> {
     /// The parameters; offsets are there already.
     pub params: Params,
@@ -86,6 +93,21 @@ pub(super) struct Builder<'a> {
 impl<'a> Builder<'a> {
     /// Declares the bindings of `step`. Operands with the same source share one.
     pub fn new(step: &'a Step, name: &'static str) -> Self {
+        Self::declare_all(step, name, &[], |_| None)
+    }
+
+    /// As [`Builder::new`], with `load_NAME4` or `store_y4` for each operand of `quads`, which tells whether all calls touch quads that begin
+    /// at multiples of four of the array, offsets included.
+    pub fn with_quads(step: &'a Step, name: &'static str, quads: &[(&str, bool)], caps: &Caps) -> Self {
+        Self::declare_all(step, name, quads, |written| Some(Quad::of(caps, written)))
+    }
+
+    fn declare_all(
+        step: &'a Step,
+        name: &'static str,
+        quads: &[(&str, bool)],
+        best: impl Fn(bool) -> Option<Quad>,
+    ) -> Self {
         let names = step.kernel.input_names();
         let operands =
             || names.iter().copied().zip(&step.inputs).chain(step.outputs.iter().map(|output| ("y", output)));
@@ -103,29 +125,34 @@ impl<'a> Builder<'a> {
             let at = builder.bindings.iter().position(|b| b.source == operand.source);
             let sharers = || operands().filter(|o| o.1.source == operand.source);
             let ty = shared_type(sharers().map(|o| o.1.dtype));
+            // The output is always called `y`, whoever shares it.
+            let written = sharers().any(|o| o.0 == "y");
+            // An array is of quads if all who share it want them, at multiples of four, in the array's own type.
+            let in_quads = |o: (&str, &Operand)| {
+                quads.contains(&(o.0, true)) && o.1.dtype.per_word() == 1 && wgsl_type(o.1.dtype.class()) == ty
+            };
+            let quad = best(written).filter(|_| sharers().all(in_quads));
             let at = at.unwrap_or_else(|| {
-                // The output is always called `y`, whoever shares it.
-                let written = sharers().any(|o| o.0 == "y");
                 let variable = if written { "y" } else { name };
                 let access = access(operand.source, written);
                 builder.bindings.push(Binding { source: operand.source, access });
                 variables.push(variable);
-                declare(&mut builder.declarations, builder.bindings.len(), access, variable, &format!("array<{ty}>"));
+                let element = quad.map_or(ty.to_owned(), |quad| quad.wgsl(ty));
+                let array = format!("array<{element}>");
+                declare(&mut builder.declarations, builder.bindings.len(), access, variable, &array);
                 builder.bindings.len() - 1
             });
-            if name == "y" {
-                let class = wgsl_type(operand.dtype.class());
-                let value = convert("v".to_owned(), class, ty);
-                let _ = writeln!(
-                    builder.declarations,
-                    "fn store_y(i: u32, v: {class}) {{ y[params.y_offset + i] = {value}; }}"
-                );
+            let class = wgsl_type(operand.dtype.class());
+            let wanted = quads.iter().find(|wanted| wanted.0 == name);
+            let text = if name == "y" {
+                store_functions(class, ty, quad.is_some(), wanted.is_some())
             } else {
-                let load = load(variables[at], ty, operand.dtype, "i");
-                let class = wgsl_type(operand.dtype.class());
-                // Writing to a string cannot fail.
-                let _ = writeln!(builder.declarations, "fn load_{name}(i: u32) -> {class} {{ return {load}; }}");
-            }
+                load_functions(name, variables[at], ty, operand.dtype, quad, wanted.map(|wanted| wanted.1))
+            };
+            builder.declarations.push_str(&text);
+        }
+        if builder.declarations.contains("quad_words(") {
+            builder.declarations.push_str(QUAD_WORDS);
         }
         if step.kernel.counts_faults() {
             let binding = builder.bindings.len() + 1;
@@ -173,6 +200,52 @@ impl<'a> Builder<'a> {
             counts_faults: self.step.kernel.counts_faults(),
         }
     }
+}
+
+/// `load_x(i)`, and `load_x4(i)` if quads are `wanted`, which tells whether all of them begin at multiples of four.
+fn load_functions(
+    name: &str,
+    variable: &str,
+    ty: &str,
+    dtype: DType,
+    quad: Option<Quad>,
+    wanted: Option<bool>,
+) -> String {
+    let class = wgsl_type(dtype.class());
+    let (one, four) = match quad {
+        Some(quad) => (quad.one(variable, ty, "i"), quad.four(variable, ty, "i >> 2u")),
+        None => {
+            let aligned = wanted == Some(true);
+            (load(variable, ty, dtype, "i"), load_four(variable, ty, dtype, class, "i", aligned))
+        }
+    };
+    let mut text = format!("fn load_{name}(i: u32) -> {class} {{ return {one}; }}\n");
+    if wanted.is_some() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "fn load_{name}4(i: u32) -> vec4<{class}> {{ return {four}; }}");
+    }
+    text
+}
+
+/// `store_y(i, v)`, and `store_y4(i, v)` if quads are `wanted`.
+fn store_functions(class: &str, ty: &str, quad: bool, wanted: bool) -> String {
+    let value = convert("v".to_owned(), class, ty);
+    let (one, four) = match quad {
+        true => (
+            "let at = params.y_offset + i; y[at >> 2u][at & 3u] = v;".to_owned(),
+            "y[(params.y_offset + i) >> 2u] = v;",
+        ),
+        false => (
+            format!("y[params.y_offset + i] = {value};"),
+            "store_y(i, v.x); store_y(i + 1u, v.y); store_y(i + 2u, v.z); store_y(i + 3u, v.w);",
+        ),
+    };
+    let mut text = format!("fn store_y(i: u32, v: {class}) {{ {one} }}\n");
+    if wanted {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "fn store_y4(i: u32, v: vec4<{class}>) {{ {four} }}");
+    }
+    text
 }
 
 /// In every text: the linear number of a workgroup of a folded [`grid`].

@@ -93,7 +93,14 @@ fn unpack(dtype: DType, words: &[u32]) -> Vec<f64> {
 
 /// Devices that make every form of a kernel be chosen; none that makes the same launch as another.
 fn devices(step: &Step) -> Vec<Caps> {
-    let gpu = Caps { subgroup: None, software: false, invocations: 256, workgroup_memory: 16384, workgroups: 65535 };
+    let gpu = Caps {
+        subgroup: None,
+        software: false,
+        wide: false,
+        invocations: 256,
+        workgroup_memory: 16384,
+        workgroups: 65535,
+    };
     let software = Caps { software: true, ..gpu };
     let mut devices = vec![gpu, Caps { invocations: 128, workgroups: 3, ..gpu }];
     for software in [software, Caps { subgroup: caps().subgroup, workgroups: 3, ..software }] {
