@@ -260,7 +260,7 @@ impl Kernel {
 
     /// Whether every result is written once, through `store_y`, and never read back, so that more work can be done on it there.
     pub(crate) fn takes_epilogue(&self) -> bool {
-        !matches!(self, Kernel::Map(_) | Kernel::Softmax(_) | Kernel::ScatterNd(_))
+        !matches!(self, Kernel::Map(_) | Kernel::ScatterNd(_))
     }
 
     /// Whether input 0 is one contiguous operand that is read through `load_x` alone, so that it can be computed there.

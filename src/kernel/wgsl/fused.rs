@@ -5,100 +5,288 @@ use core::fmt::Write;
 use super::convert;
 use super::scalar::{self, Library};
 use crate::kernel::{Params, wgsl_type};
-use crate::plan::{Fused, Operand};
-use crate::tensor::{Class, Layout, Shape};
+use crate::plan::{Fused, Operand, Source, Step};
+use crate::tensor::{Layout, Shape};
+
+/// An operand by the name it has in a text.
+pub(super) struct Named<'a> {
+    pub name: String,
+    pub operand: &'a Operand,
+    pub output: bool,
+    /// Whether it is moved four elements at a time, and if so, whether all fours begin at multiples of four.
+    pub wanted: Option<bool>,
+}
+
+/// Every operand of a step: inputs by their kernel's names, results `y`, `y1x`, …, and those of fused work: `e1x`, … (a kernel's own value,
+/// number 0, is nowhere) and `p0x`, …. `quads` are those that the kernel moves by four, as in `Builder::with_quads`.
+pub(super) fn named_operands<'a>(step: &'a Step, quads: &[(&str, bool)]) -> Vec<Named<'a>> {
+    let wanted = |name: &str| quads.iter().find(|quad| quad.0 == name).map(|quad| quad.1);
+    let fours = |fused: &Option<Fused>, name: &str| match fused {
+        Some(fused) => goes_by_fours(fused, wanted(name)),
+        None => false,
+    };
+    let (stores, loads) = (fours(&step.epilogue, "y"), fours(&step.prologue, "x"));
+    let inputs = step.kernel.input_names().into_iter().zip(&step.inputs).map(|(name, operand)| Named {
+        name: name.to_owned(),
+        operand,
+        output: false,
+        wanted: wanted(name),
+    });
+    let outputs = step.outputs.iter().enumerate().map(|(i, operand)| Named {
+        name: if i == 0 { "y".to_owned() } else { operand_name("y", i) },
+        operand,
+        output: true,
+        wanted: match step.epilogue {
+            Some(_) => stores.then(|| aligned(&operand.layout)),
+            None => wanted("y"),
+        },
+    });
+    let of = |fused: &'a Option<Fused>, prefix: &'static str, skip: usize, fours: bool| {
+        let inputs = fused.iter().flat_map(|fused| fused.inputs.iter().enumerate());
+        inputs.skip(skip).map(move |(i, operand)| Named {
+            name: operand_name(prefix, i),
+            operand,
+            output: false,
+            wanted: fours.then(|| aligned(&operand.layout)),
+        })
+    };
+    let fused = of(&step.epilogue, "e", 1, stores).chain(of(&step.prologue, "p", 0, loads));
+    inputs.chain(outputs).chain(fused).collect()
+}
+
+/// Ends in a letter, so that what is called after one operand (`load_e1x4`) is not called after another.
+fn operand_name(prefix: &str, i: usize) -> String {
+    format!("{prefix}{i}x")
+}
+
+/// Whether four neighbours lie side by side in an operand, from a multiple of four on, if they are from a multiple of four on in the walk.
+fn aligned(layout: &Layout) -> bool {
+    let unit = layout.is_contiguous() || layout.strides.last() == Some(&1);
+    let outer = layout.strides.len().saturating_sub(1);
+    let steps = layout.strides[..outer].iter().all(|stride| stride % 4 == 0);
+    unit && layout.offset.is_multiple_of(4) && (layout.is_contiguous() || steps)
+}
+
+/// Whether fused work is done on four neighbours at a time, which `wanted` says begin at multiples of four: no four may span two rows.
+fn goes_by_fours(fused: &Fused, wanted: Option<bool>) -> bool {
+    let shape = &fused.map.shape;
+    let whole = shape.rank() < 2 || shape[shape.rank() - 1].is_multiple_of(4);
+    let in_memory = fused.inputs.iter().all(|input| input.source != Source::Iota);
+    wanted == Some(true) && in_memory && whole
+}
 
 /// Where a result goes.
 pub(super) struct Target<'a> {
     pub name: &'a str,
-    /// The array it is in, and the element type of that.
+    /// The array it is in, the element type of that, and whether it is of quads.
     pub variable: &'a str,
     pub ty: &'static str,
+    pub quad: bool,
     pub operand: &'a Operand,
 }
 
-/// The name of output number `i`.
-pub(super) fn output_name(i: usize) -> String {
-    if i == 0 { "y".to_owned() } else { format!("y{i}") }
+impl Target<'_> {
+    /// The statement that writes one value at `at`.
+    fn one(&self, at: &str, value: &str) -> String {
+        let variable = self.variable;
+        if self.quad {
+            return format!("{variable}[({at}) >> 2u][({at}) & 3u] = {value};");
+        }
+        let value = convert(value.to_owned(), wgsl_type(self.operand.dtype.class()), self.ty);
+        format!("{variable}[{at}] = {value};")
+    }
+
+    /// The statements that write four, the first at `at` and the rest `step` apart.
+    fn four(&self, at: &str, step: &str, values: [String; 4]) -> String {
+        if self.quad {
+            return format!("{}[({at}) >> 2u] = vec4<{}>({});", self.variable, self.ty, values.join(", "));
+        }
+        let one = |(i, value): (usize, &String)| self.one(&format!("{at} + {i}u * {step}"), value);
+        values.iter().enumerate().map(one).collect::<Vec<_>>().join(" ")
+    }
 }
 
-/// The name of operand number `i` of an epilogue.
-pub(super) fn epilogue_name(i: usize) -> String {
-    format!("e{i}")
+/// Fused work as a text.
+struct Call<'a> {
+    /// `fn epilogue(…)` or `fn prologue(…)`.
+    function: String,
+    name: &'static str,
+    /// Lines that find `at_NAME`, the position of element `i`, for every operand and result.
+    positions: String,
+    arguments: Vec<Argument<'a>>,
 }
 
-/// The name of operand number `i` of a prologue.
-pub(super) fn prologue_name(i: usize) -> String {
-    format!("p{i}")
+/// What fused work is done on.
+enum Argument<'a> {
+    /// The kernel's own value.
+    Value,
+    /// Nothing: the result does not depend on it.
+    Unused(&'static str),
+    Load {
+        name: String,
+        layout: &'a Layout,
+        class: &'static str,
+    },
 }
 
-/// `store_y(i, v)`, by way of the epilogue if there is one.
+impl<'a> Call<'a> {
+    /// The operands' names begin with `prefix`; results lie at `stored`.
+    fn new(
+        name: &'static str,
+        prefix: &str,
+        fused: &'a Fused,
+        stored: Vec<(&'a str, &'a Layout)>,
+        params: &mut Params,
+        library: &mut Library,
+    ) -> Self {
+        let Fused { map, inputs, scalars } = fused;
+        let classes: Vec<_> = inputs.iter().map(|input| input.dtype.class()).collect();
+        let function = scalar::element(name, &map.program, &classes, scalars, params, library);
+        let used = scalar::live_inputs(&map.program, inputs.len());
+        let arguments: Vec<Argument> = inputs
+            .iter()
+            .enumerate()
+            .map(|(i, input)| match (used[i], wgsl_type(classes[i])) {
+                _ if input.source == Source::Fused => Argument::Value,
+                (false, class) => Argument::Unused(class),
+                (true, class) => Argument::Load { name: operand_name(prefix, i), layout: &input.layout, class },
+            })
+            .collect();
+        let loaded = arguments.iter().filter_map(|argument| match argument {
+            Argument::Load { name, layout, .. } => Some((name.as_str(), *layout)),
+            _ => None,
+        });
+        let walked: Vec<(&str, &Layout)> = loaded.chain(stored).collect();
+        let positions = positions(prefix, &map.shape, &walked, params);
+        Self { function, name, positions, arguments }
+    }
+
+    /// The call for element `i`, where the kernel has `v`.
+    fn one(&self) -> String {
+        let argument = |argument: &Argument| match argument {
+            Argument::Value => "v".to_owned(),
+            Argument::Unused(class) => format!("{class}(0)"),
+            Argument::Load { name, .. } => format!("load_{name}(at_{name})"),
+        };
+        format!("{}({})", self.name, self.arguments.iter().map(argument).collect::<Vec<_>>().join(", "))
+    }
+
+    /// Lines that call it for the four elements from `i` on, where the kernel has the vector `v`, and put the results into `r0` to `r3`.
+    fn four(&self) -> String {
+        let mut text = self.positions.clone();
+        for argument in &self.arguments {
+            let Argument::Load { name, layout, class } = argument else { continue };
+            let value = match step_of(name, layout) {
+                Step4::One => format!("load_{name}4(at_{name})"),
+                Step4::None => format!("vec4<{class}>(load_{name}(at_{name}))"),
+                Step4::Stride(stride) => {
+                    let lane = |i: usize| format!("load_{name}(at_{name} + {i}u * {stride})");
+                    format!("vec4<{class}>({})", (0..4).map(lane).collect::<Vec<_>>().join(", "))
+                }
+            };
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "    let four_{name} = {value};");
+        }
+        for lane in 0..4 {
+            let argument = |argument: &Argument| match argument {
+                Argument::Value => format!("v[{lane}]"),
+                Argument::Unused(class) => format!("{class}(0)"),
+                Argument::Load { name, .. } => format!("four_{name}[{lane}]"),
+            };
+            let arguments = self.arguments.iter().map(argument).collect::<Vec<_>>().join(", ");
+            let _ = writeln!(text, "    let r{lane} = {}({arguments});", self.name);
+        }
+        text
+    }
+}
+
+/// How far apart neighbours of the innermost axis lie.
+enum Step4 {
+    None,
+    One,
+    Stride(String),
+}
+
+fn step_of(name: &str, layout: &Layout) -> Step4 {
+    let axis = layout.strides.len().saturating_sub(1);
+    match layout.strides.last() {
+        _ if layout.is_contiguous() => Step4::One,
+        None | Some(1) => Step4::One,
+        Some(0) => Step4::None,
+        Some(_) => Step4::Stride(format!("params.{name}_s{axis}")),
+    }
+}
+
+/// `store_y(i, v)`, by way of the epilogue if there is one, and `store_y4(i, v)` if the kernel stores by `fours`, which tells whether they begin
+/// at multiples of four.
 pub(super) fn store(
     epilogue: Option<&Fused>,
     targets: &[Target],
+    fours: Option<bool>,
     params: &mut Params,
     library: &mut Library,
 ) -> String {
-    let Some(Fused { map, inputs, scalars }) = epilogue else {
-        let Some(y) = targets.first() else { return String::new() };
-        let class = wgsl_type(y.operand.dtype.class());
-        let value = convert("v".to_owned(), class, y.ty);
-        return format!("fn store_y(i: u32, v: {class}) {{ {}[params.y_offset + i] = {value}; }}\n", y.variable);
+    let Some(y) = targets.first() else { return String::new() };
+    let mut text = String::new();
+    let (class, one, four) = match epilogue {
+        None => {
+            let at = "params.y_offset + i";
+            let four = y.quad.then(|| y.four(at, "1u", core::array::from_fn(|lane| format!("v[{lane}]"))));
+            (wgsl_type(y.operand.dtype.class()), y.one(at, "v"), four)
+        }
+        Some(fused) => {
+            let stored = targets.iter().map(|target| (target.name, &target.operand.layout)).collect();
+            let call = Call::new("epilogue", "e", fused, stored, params, library);
+            text.push_str(&call.function);
+            let mut one = format!("\n{}    let r = {};\n", call.positions, call.one());
+            for (i, target) in targets.iter().enumerate() {
+                let _ = writeln!(one, "    {}", target.one(&format!("at_{}", target.name), &format!("r.v{i}")));
+            }
+            let four = goes_by_fours(fused, fours).then(|| {
+                let mut four = format!("\n{}", call.four());
+                for (i, target) in targets.iter().enumerate() {
+                    let step = match step_of(target.name, &target.operand.layout) {
+                        Step4::Stride(stride) => stride,
+                        Step4::None | Step4::One => "1u".to_owned(),
+                    };
+                    let values = core::array::from_fn(|lane| format!("r{lane}.v{i}"));
+                    let _ = writeln!(four, "    {}", target.four(&format!("at_{}", target.name), &step, values));
+                }
+                four
+            });
+            (wgsl_type(fused.inputs[0].dtype.class()), one, four)
+        }
     };
-    let classes: Vec<_> = inputs.iter().map(|input| input.dtype.class()).collect();
-    let mut text = scalar::element("epilogue", &map.program, &classes, scalars, params, library);
-    let used = scalar::live_inputs(&map.program, inputs.len());
-    let names: Vec<String> = (0..inputs.len()).map(epilogue_name).collect();
-    let loaded = names.iter().zip(inputs).zip(&used).skip(1).filter(|(_, used)| **used);
-    let stored = targets.iter().map(|target| (target.name, &target.operand.layout));
-    let walked: Vec<(&str, &Layout)> =
-        loaded.map(|((name, input), _)| (name.as_str(), &input.layout)).chain(stored).collect();
-    let value = wgsl_type(classes[0]);
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "fn store_y(i: u32, v: {value}) {{");
-    text.push_str(&positions("e", &map.shape, &walked, params));
-    let mut arguments = arguments(&names, &classes, &used);
-    arguments[0] = "v".to_owned();
-    let _ = writeln!(text, "    let result = epilogue({});", arguments.join(", "));
-    for (i, target) in targets.iter().enumerate() {
-        let value = convert(format!("result.v{i}"), wgsl_type(target.operand.dtype.class()), target.ty);
-        let _ = writeln!(text, "    {}[{}_at] = {value};", target.variable, target.name);
+    let _ = writeln!(text, "fn store_y(i: u32, v: {class}) {{ {one} }}");
+    if fours.is_some() {
+        let singly = || "store_y(i, v.x); store_y(i + 1u, v.y); store_y(i + 2u, v.z); store_y(i + 3u, v.w);".to_owned();
+        let _ = writeln!(text, "fn store_y4(i: u32, v: vec4<{class}>) {{ {} }}", four.unwrap_or_else(singly));
     }
-    text.push_str("}\n");
     text
 }
 
-/// `load_x(i)` as the prologue computes it.
-pub(super) fn load(prologue: &Fused, params: &mut Params, library: &mut Library) -> String {
-    let Fused { map, inputs, scalars } = prologue;
-    let classes: Vec<_> = inputs.iter().map(|input| input.dtype.class()).collect();
-    let mut text = scalar::element("prologue", &map.program, &classes, scalars, params, library);
-    let used = scalar::live_inputs(&map.program, inputs.len());
-    let names: Vec<String> = (0..inputs.len()).map(prologue_name).collect();
-    let walked: Vec<(&str, &Layout)> = names
-        .iter()
-        .zip(inputs)
-        .zip(&used)
-        .filter(|(_, used)| **used)
-        .map(|((name, input), _)| (name.as_str(), &input.layout))
-        .collect();
-    let class = map.program.outputs.first().map_or("f32", |&reg| wgsl_type(map.program.class(reg)));
-    let _ = writeln!(text, "fn load_x(i: u32) -> {class} {{");
-    text.push_str(&positions("p", &map.shape, &walked, params));
-    let _ = writeln!(text, "    return prologue({}).v0;\n}}", arguments(&names, &classes, &used).join(", "));
+/// `load_x(i)` as the prologue computes it, and `load_x4(i)` if the kernel loads by `fours`.
+pub(super) fn load(prologue: &Fused, fours: Option<bool>, params: &mut Params, library: &mut Library) -> String {
+    let call = Call::new("prologue", "p", prologue, Vec::new(), params, library);
+    let program = &prologue.map.program;
+    let class = program.outputs.first().map_or("f32", |&reg| wgsl_type(program.class(reg)));
+    let mut text = format!(
+        "{}fn load_x(i: u32) -> {class} {{\n{}    return {}.v0;\n}}\n",
+        call.function,
+        call.positions,
+        call.one()
+    );
+    if fours.is_some() {
+        let four = match goes_by_fours(prologue, fours) {
+            true => format!("\n{}    return vec4<{class}>(r0.v0, r1.v0, r2.v0, r3.v0);\n", call.four()),
+            false => format!(" return vec4<{class}>(load_x(i), load_x(i + 1u), load_x(i + 2u), load_x(i + 3u)); "),
+        };
+        let _ = writeln!(text, "fn load_x4(i: u32) -> vec4<{class}> {{{four}}}");
+    }
     text
 }
 
-/// What a program is called with: the elements of the operands it uses.
-fn arguments(names: &[String], classes: &[Class], used: &[bool]) -> Vec<String> {
-    let argument = |((name, class), used): ((&String, &Class), &bool)| match used {
-        true => format!("load_{name}({name}_at)"),
-        false => format!("{}(0)", wgsl_type(*class)),
-    };
-    names.iter().zip(classes).zip(used).map(argument).collect()
-}
-
-/// Lines that find `NAME_at` of element number `i` for each operand. Which axes are broadcast and which are steps of one is part of the
+/// Lines that find `at_NAME` of element number `i` for each operand. Which axes are broadcast and which are steps of one is part of the
 /// text, so that a bias along rows costs one remainder and operands in order cost nothing. Sizes are parameters named with the prefix.
 /// Strides are words that wrap, which makes negative ones come out right.
 fn positions(prefix: &str, shape: &Shape, operands: &[(&str, &Layout)], params: &mut Params) -> String {
@@ -132,7 +320,9 @@ fn positions(prefix: &str, shape: &Shape, operands: &[(&str, &Layout)], params: 
             for (axis, &stride) in layout.strides.iter().enumerate() {
                 match stride {
                     0 => {}
-                    1 => place.push_str(&format!(" + {prefix}_c{axis}")),
+                    1 => {
+                        let _ = write!(place, " + {prefix}_c{axis}");
+                    }
                     _ => {
                         let field = format!("{name}_s{axis}");
                         params.size(&field, stride as usize);
@@ -141,7 +331,7 @@ fn positions(prefix: &str, shape: &Shape, operands: &[(&str, &Layout)], params: 
                 }
             }
         }
-        let _ = writeln!(text, "    let {name}_at = {place};");
+        let _ = writeln!(text, "    let at_{name} = {place};");
     }
     text
 }

@@ -11,9 +11,12 @@ mod fused;
 mod gather;
 mod map;
 mod matmul;
+mod matmul_registers;
 mod pool;
+mod quads;
 mod reduce;
 mod row_norm;
+mod rows;
 mod scalar;
 mod scatter;
 mod softmax;
@@ -39,9 +42,11 @@ use core::fmt::Write;
 
 use smallvec::SmallVec;
 
+use self::fused::{Named, named_operands};
+use self::quads::{QUAD_WORDS, Quad, load_four};
 use self::scalar::Library;
 use super::{Access, Binding, Caps, Kernel, Launch, Params, buffer_type, wgsl_type};
-use crate::plan::{Operand, Source, Step};
+use crate::plan::{Source, Step};
 use crate::tensor::DType;
 
 /// What the device does for `step`; `None` if there is nothing to do (an empty output).
@@ -77,6 +82,9 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
 /// has joined to the kernel happens inside these two, so a body must not touch memory in any other way; those kernels that read their own
 /// output back (see [`Kernel::takes_epilogue`]) use `y[params.y_offset + i]`. Kernels that count faults also get
 /// `faults: array<atomic<u32>>`.
+///
+/// Kernels that work on four neighbours at a time ask for it by [`Builder::with_quads`] and get `load_x4(i)` and `store_y4(i, vec4)` beside the
+/// above. Both are defined as the four single calls in order; where every call is aligned they move the four at once.
 pub(super) struct Builder<'a> {
     /// The parameters; offsets are there already.
     pub params: Params,
@@ -91,16 +99,24 @@ pub(super) struct Builder<'a> {
     library: Library,
 }
 
-/// An operand by the name it has in the text.
-struct Named<'a> {
-    name: String,
-    operand: &'a Operand,
-    output: bool,
-}
-
 impl<'a> Builder<'a> {
     /// Declares the bindings of `step`. Operands with the same source share one.
     pub fn new(step: &'a Step, name: &'static str) -> Self {
+        Self::declare_all(step, name, &[], |_| None)
+    }
+
+    /// As [`Builder::new`], with `load_NAME4` or `store_y4` for each operand of `quads`, which tells whether all calls touch quads that begin
+    /// at multiples of four of the array, offsets included.
+    pub fn with_quads(step: &'a Step, name: &'static str, quads: &[(&str, bool)], caps: &Caps) -> Self {
+        Self::declare_all(step, name, quads, |written| Some(Quad::of(caps, written)))
+    }
+
+    fn declare_all(
+        step: &'a Step,
+        name: &'static str,
+        quads: &[(&str, bool)],
+        best: impl Fn(bool) -> Option<Quad>,
+    ) -> Self {
         let mut builder = Self {
             params: Params::default(),
             step,
@@ -110,12 +126,11 @@ impl<'a> Builder<'a> {
             code: String::new(),
             library: Library::default(),
         };
-        let operands = named_operands(step);
+        let operands = named_operands(step, quads);
         let mut variables: SmallVec<[&str; 4]> = SmallVec::new();
         let mut results: SmallVec<[fused::Target; 2]> = SmallVec::new();
-        for Named { name, operand, output } in &operands {
+        for Named { name, operand, output, wanted } in &operands {
             builder.params.size(&format!("{name}_offset"), operand.layout.offset);
-            let class = wgsl_type(operand.dtype.class());
             match operand.source {
                 // Defined with the rest of the prologue.
                 Source::Fused => continue,
@@ -129,27 +144,39 @@ impl<'a> Builder<'a> {
             }
             let sharers = || operands.iter().filter(|o| o.operand.source == operand.source);
             let ty = shared_type(sharers().map(|o| o.operand.dtype));
+            // An array is of quads if all who share it want them, at multiples of four, in the array's own type.
+            let in_quads = |o: &Named| {
+                let dtype = o.operand.dtype;
+                o.wanted == Some(true) && dtype.per_word() == 1 && wgsl_type(dtype.class()) == ty
+            };
+            let written = sharers().find(|o| o.output);
+            let quad = best(written.is_some()).filter(|_| sharers().all(in_quads));
             let at = builder.bindings.iter().position(|b| b.source == operand.source).unwrap_or_else(|| {
                 // An output keeps its name, whoever shares it.
-                let written = sharers().find(|o| o.output);
                 let variable = written.map_or(name, |o| &o.name);
                 let access = access(operand.source, written.is_some());
                 builder.bindings.push(Binding { source: operand.source, access });
                 variables.push(variable);
-                declare(&mut builder.declarations, builder.bindings.len(), access, variable, &format!("array<{ty}>"));
+                let element = quad.map_or(ty.to_owned(), |quad| quad.wgsl(ty));
+                let array = format!("array<{element}>");
+                declare(&mut builder.declarations, builder.bindings.len(), access, variable, &array);
                 builder.bindings.len() - 1
             });
             if *output {
-                results.push(fused::Target { name, variable: variables[at], ty, operand });
+                results.push(fused::Target { name, variable: variables[at], ty, quad: quad.is_some(), operand });
             } else {
-                let load = load(variables[at], ty, operand.dtype, "i");
-                let _ = writeln!(builder.declarations, "fn load_{name}(i: u32) -> {class} {{ return {load}; }}");
+                let text = load_functions(name, variables[at], ty, operand.dtype, quad, *wanted);
+                builder.declarations.push_str(&text);
             }
         }
+        if builder.declarations.contains("quad_words(") {
+            builder.declarations.push_str(QUAD_WORDS);
+        }
         let Self { params, declarations, library, .. } = &mut builder;
-        declarations.push_str(&fused::store(step.epilogue.as_ref(), &results, params, library));
+        let four = |name: &str| quads.iter().find(|wanted| wanted.0 == name).map(|wanted| wanted.1);
+        declarations.push_str(&fused::store(step.epilogue.as_ref(), &results, four("y"), params, library));
         if let Some(prologue) = &step.prologue {
-            declarations.push_str(&fused::load(prologue, params, library));
+            declarations.push_str(&fused::load(prologue, four("x"), params, library));
         }
         if step.kernel.counts_faults() {
             let binding = builder.bindings.len() + 1;
@@ -201,17 +228,29 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Every operand of a step: inputs by their kernel's names, results `y`, `y1`, …, and those of fused work: `e1`, … (a kernel's own
-/// value, number 0, is nowhere) and `p0`, ….
-fn named_operands(step: &Step) -> Vec<Named<'_>> {
-    let named = |name: String, operand, output| Named { name, operand, output };
-    let inputs = step.kernel.input_names().into_iter().zip(&step.inputs).map(|(n, o)| named(n.to_owned(), o, false));
-    let outputs = step.outputs.iter().enumerate().map(|(i, o)| named(fused::output_name(i), o, true));
-    let epilogue = step.epilogue.iter().flat_map(|fused| fused.inputs.iter().enumerate().skip(1));
-    let epilogue = epilogue.map(|(i, o)| named(fused::epilogue_name(i), o, false));
-    let prologue = step.prologue.iter().flat_map(|fused| fused.inputs.iter().enumerate());
-    let prologue = prologue.map(|(i, o)| named(fused::prologue_name(i), o, false));
-    inputs.chain(outputs).chain(epilogue).chain(prologue).collect()
+/// `load_x(i)`, and `load_x4(i)` if quads are `wanted`, which tells whether all of them begin at multiples of four.
+fn load_functions(
+    name: &str,
+    variable: &str,
+    ty: &str,
+    dtype: DType,
+    quad: Option<Quad>,
+    wanted: Option<bool>,
+) -> String {
+    let class = wgsl_type(dtype.class());
+    let (one, four) = match quad {
+        Some(quad) => (quad.one(variable, ty, "i"), quad.four(variable, ty, "i >> 2u")),
+        None => {
+            let aligned = wanted == Some(true);
+            (load(variable, ty, dtype, "i"), load_four(variable, ty, dtype, class, "i", aligned))
+        }
+    };
+    let mut text = format!("fn load_{name}(i: u32) -> {class} {{ return {one}; }}\n");
+    if wanted.is_some() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "fn load_{name}4(i: u32) -> vec4<{class}> {{ return {four}; }}");
+    }
+    text
 }
 
 /// In every text: the linear number of a workgroup of a folded [`grid`].

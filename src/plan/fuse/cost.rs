@@ -2,7 +2,6 @@
 
 use crate::kernel::{Kernel, MapKernel};
 use crate::plan::Operand;
-use crate::record::NormKind;
 
 /// What the way through memory costs, in additions an element: a write, a read and a share of a launch.
 const MEMORY: usize = 16;
@@ -25,8 +24,9 @@ fn reads_and_lines(kernel: &Kernel) -> (usize, usize) {
     match kernel {
         Kernel::Reduce(k) => (1, k.outer * k.inner),
         Kernel::CumSum(k) => (1, k.outer * k.inner),
-        Kernel::Softmax(k) => (3, k.outer * k.inner),
-        Kernel::RowNorm(k) => (if k.kind == NormKind::Layer { 3 } else { 2 }, k.rows),
+        // Once for what is to know of the row, once for the result.
+        Kernel::Softmax(k) => (2, k.outer * k.inner),
+        Kernel::RowNorm(k) => (2, k.rows),
         // Each round looks at the whole row.
         Kernel::TopK(k) => (k.k.max(2), k.rows),
         Kernel::Pool(k) => {

@@ -7,7 +7,8 @@ mod windows;
 
 use half::f16;
 
-use super::device_tests::run_step_with;
+use super::device_tests::{caps, run_step_with};
+use super::lower;
 use crate::kernel::*;
 use crate::plan::{Operand, Source, Step};
 use crate::tensor::{Class, DType, Layout, Shape};
@@ -89,10 +90,24 @@ fn unpack(dtype: DType, words: &[u32]) -> Vec<f64> {
         .collect()
 }
 
-/// Devices that make every form of a kernel be chosen.
-fn devices() -> [Caps; 3] {
-    let gpu = Caps { subgroup: None, software: false, invocations: 256, workgroup_memory: 16384, workgroups: 65535 };
-    [gpu, Caps { invocations: 128, workgroups: 3, ..gpu }, Caps { software: true, ..gpu }]
+/// Devices that make every form of a kernel be chosen; none that makes the same launch as another.
+fn devices(step: &Step) -> Vec<Caps> {
+    let gpu = Caps {
+        subgroup: None,
+        software: false,
+        wide: false,
+        invocations: 256,
+        workgroup_memory: 16384,
+        workgroups: 65535,
+    };
+    let software = Caps { software: true, ..gpu };
+    let mut devices = vec![gpu, Caps { invocations: 128, workgroups: 3, ..gpu }];
+    for software in [software, Caps { subgroup: caps().subgroup, workgroups: 3, ..software }] {
+        if devices.iter().all(|other| lower(step, other) != lower(step, &software)) {
+            devices.push(software);
+        }
+    }
+    devices
 }
 
 fn step(kernel: Kernel, inputs: &[Input], dtype: DType, shape: impl Into<Shape>, scalars: usize) -> Step {
@@ -124,7 +139,7 @@ fn check(
         inputs.iter().enumerate().map(|(i, input)| (source(i), pack(input.dtype, &input.storage))).collect();
     buffers.push((source(inputs.len()), vec![0xdead; n + OFFSET + 7]));
     let mut counted = None;
-    for caps in devices() {
+    for caps in devices(&step) {
         let (buffers, faults) = run_step_with(&step, &buffers, &scalars, &caps);
         let words = &buffers[inputs.len()].1;
         assert!(words[..OFFSET].iter().chain(&words[OFFSET + n..]).all(|&w| w == 0xdead), "wrote outside: {caps:?}");
