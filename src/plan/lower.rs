@@ -387,10 +387,8 @@ impl Planner<'_> {
     }
 
     fn finish(mut self) -> Plan {
-        if self.limits.fuse {
-            self.steps = fuse::fuse(self.steps, &self.reads, self.limits);
-        }
-        let unfused = fuse::unfused(&self.steps, &self.reads, self.limits);
+        let (steps, unfused) = fuse::fuse(core::mem::take(&mut self.steps), &self.reads, self.limits);
+        self.steps = steps;
         let end = self.steps.len();
         let mut lives: Vec<Lifetime> =
             self.scratch.iter().map(|&words| Lifetime { words, first: usize::MAX, last: 0 }).collect();

@@ -177,9 +177,9 @@ impl<'a> Call<'a> {
         for argument in &self.arguments {
             let Argument::Load { name, layout, class } = argument else { continue };
             let value = match step_of(name, layout) {
-                Step4::One => format!("load_{name}4(at_{name})"),
-                Step4::None => format!("vec4<{class}>(load_{name}(at_{name}))"),
-                Step4::Stride(stride) => {
+                Apart::One => format!("load_{name}4(at_{name})"),
+                Apart::None => format!("vec4<{class}>(load_{name}(at_{name}))"),
+                Apart::Stride(stride) => {
                     let lane = |i: usize| format!("load_{name}(at_{name} + {i}u * {stride})");
                     format!("vec4<{class}>({})", (0..4).map(lane).collect::<Vec<_>>().join(", "))
                 }
@@ -201,19 +201,19 @@ impl<'a> Call<'a> {
 }
 
 /// How far apart neighbours of the innermost axis lie.
-enum Step4 {
+enum Apart {
     None,
     One,
     Stride(String),
 }
 
-fn step_of(name: &str, layout: &Layout) -> Step4 {
+fn step_of(name: &str, layout: &Layout) -> Apart {
     let axis = layout.strides.len().saturating_sub(1);
     match layout.strides.last() {
-        _ if layout.is_contiguous() => Step4::One,
-        None | Some(1) => Step4::One,
-        Some(0) => Step4::None,
-        Some(_) => Step4::Stride(format!("params.{name}_s{axis}")),
+        _ if layout.is_contiguous() => Apart::One,
+        None | Some(1) => Apart::One,
+        Some(0) => Apart::None,
+        Some(_) => Apart::Stride(format!("params.{name}_s{axis}")),
     }
 }
 
@@ -246,8 +246,8 @@ pub(super) fn store(
                 let mut four = format!("\n{}", call.four());
                 for (i, target) in targets.iter().enumerate() {
                     let step = match step_of(target.name, &target.operand.layout) {
-                        Step4::Stride(stride) => stride,
-                        Step4::None | Step4::One => "1u".to_owned(),
+                        Apart::Stride(stride) => stride,
+                        Apart::None | Apart::One => "1u".to_owned(),
                     };
                     let values = core::array::from_fn(|lane| format!("r{lane}.v{i}"));
                     let _ = writeln!(four, "    {}", target.four(&format!("at_{}", target.name), &step, values));

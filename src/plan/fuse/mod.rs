@@ -32,37 +32,13 @@ pub(super) struct Edge {
     pub reason: UnfusedReason,
 }
 
-/// Fewer steps that do the same.
-pub(super) fn fuse(steps: Vec<Step>, reads: &[PlanRead], limits: PlanLimits) -> Vec<Step> {
+/// Fewer steps that do the same, and what could not be joined.
+pub(super) fn fuse(steps: Vec<Step>, reads: &[PlanRead], limits: PlanLimits) -> (Vec<Step>, Vec<Edge>) {
     let mut list = List { steps, reads, limits };
     // Every round that changes something leaves fewer steps.
-    while list.join_followers() || list.join_prologues() || list.join_siblings() {}
-    list.steps
-}
-
-/// Every value that goes from one step to another although one end is elementwise.
-pub(super) fn unfused(steps: &[Step], reads: &[PlanRead], limits: PlanLimits) -> Vec<Edge> {
-    let list = List { steps: steps.to_vec(), reads, limits };
-    let is_map = |at: usize| matches!(steps[at].kernel, Kernel::Map(_));
-    let mut edges = Vec::new();
-    for consumer in 0..steps.len() {
-        for producer in list.producers(consumer) {
-            let own =
-                || steps[consumer].inputs.iter().any(|input| steps[producer].outputs.iter().any(|o| meets(input, o)));
-            let refused = if is_map(consumer) {
-                list.followed(producer, consumer).err()
-            } else if !own() {
-                Some(UnfusedReason::Taken)
-            } else if is_map(producer) {
-                list.preceded(producer, consumer).err()
-            } else {
-                continue;
-            };
-            let reason = if limits.fuse { refused } else { Some(UnfusedReason::Off) };
-            edges.extend(reason.map(|reason| Edge { producer, consumer, reason }));
-        }
-    }
-    edges
+    while limits.fuse && (list.join_followers() || list.join_prologues() || list.join_siblings()) {}
+    let unfused = list.unfused();
+    (list.steps, unfused)
 }
 
 /// Whether two operands may touch the same elements.
@@ -138,6 +114,30 @@ impl List<'_> {
         self.steps.len() < before
     }
 
+    /// Every value that goes from one step to another although one end is elementwise.
+    fn unfused(&self) -> Vec<Edge> {
+        let is_map = |at: usize| matches!(self.steps[at].kernel, Kernel::Map(_));
+        let mut edges = Vec::new();
+        for consumer in 0..self.steps.len() {
+            for producer in self.producers(consumer) {
+                let outputs = &self.steps[producer].outputs;
+                let own = || self.steps[consumer].inputs.iter().any(|input| outputs.iter().any(|o| meets(input, o)));
+                let refused = if is_map(consumer) {
+                    self.followed(producer, consumer).err()
+                } else if !own() {
+                    Some(UnfusedReason::Taken)
+                } else if is_map(producer) {
+                    self.preceded(producer, consumer).err()
+                } else {
+                    continue;
+                };
+                let reason = if self.limits.fuse { refused } else { Some(UnfusedReason::Off) };
+                edges.extend(reason.map(|reason| Edge { producer, consumer, reason }));
+            }
+        }
+        edges
+    }
+
     /// Puts `step` for the two, at the `place` of one of them.
     fn replace(&mut self, [first, second]: [usize; 2], step: Step, place: usize) {
         self.steps[place] = step;
@@ -146,11 +146,24 @@ impl List<'_> {
 
     /// Steps that wrote what the step at `at` reads, the last first.
     fn producers(&self, at: usize) -> SmallVec<[usize; 4]> {
-        let step = &self.steps[at];
-        let feeds = |&first: &usize| {
-            self.steps[first].outputs.iter().any(|output| step.reads().any(|read| meets(read, output)))
-        };
-        (0..at).rev().filter(feeds).collect()
+        let mut producers: SmallVec<[usize; 4]> = SmallVec::new();
+        for read in self.steps[at].reads() {
+            for first in (0..at).rev() {
+                let Some(output) = self.steps[first].outputs.iter().find(|output| meets(read, output)) else {
+                    continue;
+                };
+                if !producers.contains(&first) {
+                    producers.push(first);
+                }
+                // What was there before is gone.
+                let (written, seen) = (output.layout.span(), read.layout.span());
+                if output.layout.is_contiguous() && written.start <= seen.start && seen.end <= written.end {
+                    break;
+                }
+            }
+        }
+        producers.sort_unstable_by(|a, b| b.cmp(a));
+        producers
     }
 
     /// Whether anyone but the steps at these places needs an operand that one of them writes.
