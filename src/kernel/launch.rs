@@ -40,7 +40,7 @@ pub(crate) enum Access {
 /// counter (`array<atomic<u32>>`, one word) comes last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Binding {
-    /// Never [`Source::Iota`]. A slot or constant is bound whole, a scratch value as its region.
+    /// One that [has memory](Source::has_memory). A slot or constant is bound whole, a scratch value as its region.
     pub source: Source,
     pub access: Access,
 }

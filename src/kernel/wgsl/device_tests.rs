@@ -228,13 +228,11 @@ fn run(
 
 /// A step of `kernel`.
 pub(super) fn step(kernel: Kernel, inputs: Vec<Operand>, outputs: Vec<Operand>, scalars: &[u32]) -> Step {
-    Step {
-        kernel,
-        inputs: inputs.into(),
-        outputs: outputs.into_iter().collect(),
-        scalars: scalars.into(),
-        nodes: Default::default(),
-    }
+    let mut outputs = outputs.into_iter();
+    let first = outputs.next().expect("a step has an output");
+    let mut step = Step { scalars: scalars.into(), ..Step::new(kernel, inputs, first) };
+    step.outputs.extend(outputs);
+    step
 }
 
 /// A contiguous operand that begins at `offset` of slot `slot`.

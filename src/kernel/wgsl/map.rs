@@ -102,7 +102,7 @@ impl<'a> Map<'a> {
         let quad = row.is_multiple_of(LANES);
 
         let mut buffers: SmallVec<[Buffer; 4]> = SmallVec::new();
-        for operand in operands().filter(|operand| operand.source != Source::Iota) {
+        for operand in operands().filter(|operand| operand.source.has_memory()) {
             if buffers.iter().all(|b| b.source != operand.source) {
                 let ty = shared_type(operands().filter(|o| o.source == operand.source).map(|o| o.dtype));
                 let written = step.outputs.iter().any(|o| o.source == operand.source);
@@ -158,7 +158,8 @@ impl<'a> Map<'a> {
             self.params.size("dynamic_stride", stride as usize);
         }
         let classes: Vec<_> = self.step.inputs.iter().map(|o| o.dtype.class()).collect();
-        let element = scalar::element(&kernel.program, &classes, &self.step.scalars, &mut self.params, &mut library);
+        let element =
+            scalar::element("element", &kernel.program, &classes, &self.step.scalars, &mut self.params, &mut library);
 
         let mut text = String::new();
         for (i, buffer) in self.buffers.iter().enumerate() {

@@ -7,6 +7,7 @@ mod attention;
 mod conv;
 mod conv_transpose;
 mod cumsum;
+mod fused;
 mod gather;
 mod map;
 mod matmul;
@@ -25,6 +26,8 @@ mod top_k;
 #[cfg(test)]
 mod device_tests;
 #[cfg(test)]
+mod fused_tests;
+#[cfg(test)]
 mod map_tests;
 #[cfg(test)]
 mod matmul_tests;
@@ -39,9 +42,11 @@ use core::fmt::Write;
 
 use smallvec::SmallVec;
 
+use self::fused::{Named, named_operands};
 use self::quads::{QUAD_WORDS, Quad, load_four};
+use self::scalar::Library;
 use super::{Access, Binding, Caps, Kernel, Launch, Params, buffer_type, wgsl_type};
-use crate::plan::{Operand, Source, Step};
+use crate::plan::{Source, Step};
 use crate::tensor::DType;
 
 /// What the device does for `step`; `None` if there is nothing to do (an empty output).
@@ -70,11 +75,13 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
     }
 }
 
-/// Builds a kernel's text: named inputs, one 32-bit output `y`, parameters, and a body from `assets/kernels`.
+/// Builds a kernel's text: named inputs, 32-bit results, parameters, and a body from `assets/kernels`.
 ///
 /// For an input `x` the text has `fn load_x(i: u32)`, which gives element `i` of the whole binding in its class's type, and the
-/// parameter `x_offset`. Results are written by `store_y(i, value)`, which puts element `i` of the output in its place; only kernels that
-/// read their own output back touch `y[params.y_offset + i]` themselves. Kernels that count faults also get `faults: array<atomic<u32>>`.
+/// parameter `x_offset`. Results are written by `store_y(i, value)`, once for each element `i` of the contiguous output. What a plan
+/// has joined to the kernel happens inside these two, so a body must not touch memory in any other way; those kernels that read their own
+/// output back (see [`Kernel::takes_epilogue`]) use `y[params.y_offset + i]`. Kernels that count faults also get
+/// `faults: array<atomic<u32>>`.
 ///
 /// Kernels that work on four neighbours at a time ask for it by [`Builder::with_quads`] and get `load_x4(i)` and `store_y4(i, vec4)` beside the
 /// above. Both are defined as the four single calls in order; where every call is aligned they move the four at once.
@@ -84,10 +91,12 @@ pub(super) struct Builder<'a> {
     step: &'a Step,
     name: &'static str,
     bindings: SmallVec<[Binding; 4]>,
-    /// Bindings and loads.
+    /// Bindings, loads and stores.
     declarations: String,
     /// Constants, aliases and raw code.
     code: String,
+    /// What fused work calls.
+    library: Library,
 }
 
 impl<'a> Builder<'a> {
@@ -108,9 +117,6 @@ impl<'a> Builder<'a> {
         quads: &[(&str, bool)],
         best: impl Fn(bool) -> Option<Quad>,
     ) -> Self {
-        let names = step.kernel.input_names();
-        let operands =
-            || names.iter().copied().zip(&step.inputs).chain(step.outputs.iter().map(|output| ("y", output)));
         let mut builder = Self {
             params: Params::default(),
             step,
@@ -118,23 +124,37 @@ impl<'a> Builder<'a> {
             bindings: SmallVec::new(),
             declarations: String::new(),
             code: String::new(),
+            library: Library::default(),
         };
+        let operands = named_operands(step, quads);
         let mut variables: SmallVec<[&str; 4]> = SmallVec::new();
-        for (name, operand) in operands() {
+        let mut results: SmallVec<[fused::Target; 2]> = SmallVec::new();
+        for Named { name, operand, output, wanted } in &operands {
             builder.params.size(&format!("{name}_offset"), operand.layout.offset);
-            let at = builder.bindings.iter().position(|b| b.source == operand.source);
-            let sharers = || operands().filter(|o| o.1.source == operand.source);
-            let ty = shared_type(sharers().map(|o| o.1.dtype));
-            // The output is always called `y`, whoever shares it.
-            let written = sharers().any(|o| o.0 == "y");
+            match operand.source {
+                // Defined with the rest of the prologue.
+                Source::Fused => continue,
+                Source::Iota => {
+                    // Writing to a string cannot fail.
+                    let _ =
+                        writeln!(builder.declarations, "fn load_{name}(i: u32) -> i32 {{ return bitcast<i32>(i); }}");
+                    continue;
+                }
+                _ => {}
+            }
+            let sharers = || operands.iter().filter(|o| o.operand.source == operand.source);
+            let ty = shared_type(sharers().map(|o| o.operand.dtype));
             // An array is of quads if all who share it want them, at multiples of four, in the array's own type.
-            let in_quads = |o: (&str, &Operand)| {
-                quads.contains(&(o.0, true)) && o.1.dtype.per_word() == 1 && wgsl_type(o.1.dtype.class()) == ty
+            let in_quads = |o: &Named| {
+                let dtype = o.operand.dtype;
+                o.wanted == Some(true) && dtype.per_word() == 1 && wgsl_type(dtype.class()) == ty
             };
-            let quad = best(written).filter(|_| sharers().all(in_quads));
-            let at = at.unwrap_or_else(|| {
-                let variable = if written { "y" } else { name };
-                let access = access(operand.source, written);
+            let written = sharers().find(|o| o.output);
+            let quad = best(written.is_some()).filter(|_| sharers().all(in_quads));
+            let at = builder.bindings.iter().position(|b| b.source == operand.source).unwrap_or_else(|| {
+                // An output keeps its name, whoever shares it.
+                let variable = written.map_or(name, |o| &o.name);
+                let access = access(operand.source, written.is_some());
                 builder.bindings.push(Binding { source: operand.source, access });
                 variables.push(variable);
                 let element = quad.map_or(ty.to_owned(), |quad| quad.wgsl(ty));
@@ -142,17 +162,21 @@ impl<'a> Builder<'a> {
                 declare(&mut builder.declarations, builder.bindings.len(), access, variable, &array);
                 builder.bindings.len() - 1
             });
-            let class = wgsl_type(operand.dtype.class());
-            let wanted = quads.iter().find(|wanted| wanted.0 == name);
-            let text = if name == "y" {
-                store_functions(class, ty, quad.is_some(), wanted.is_some())
+            if *output {
+                results.push(fused::Target { name, variable: variables[at], ty, quad: quad.is_some(), operand });
             } else {
-                load_functions(name, variables[at], ty, operand.dtype, quad, wanted.map(|wanted| wanted.1))
-            };
-            builder.declarations.push_str(&text);
+                let text = load_functions(name, variables[at], ty, operand.dtype, quad, *wanted);
+                builder.declarations.push_str(&text);
+            }
         }
         if builder.declarations.contains("quad_words(") {
             builder.declarations.push_str(QUAD_WORDS);
+        }
+        let Self { params, declarations, library, .. } = &mut builder;
+        let four = |name: &str| quads.iter().find(|wanted| wanted.0 == name).map(|wanted| wanted.1);
+        declarations.push_str(&fused::store(step.epilogue.as_ref(), &results, four("y"), params, library));
+        if let Some(prologue) = &step.prologue {
+            declarations.push_str(&fused::load(prologue, four("x"), params, library));
         }
         if step.kernel.counts_faults() {
             let binding = builder.bindings.len() + 1;
@@ -188,7 +212,9 @@ impl<'a> Builder<'a> {
 
     /// Ends with the body and the grid.
     pub fn finish(self, body: &str, workgroups: [u32; 3]) -> Launch {
-        let wgsl = [&self.params.wgsl(), &self.declarations, WORKGROUP_INDEX, &self.code, body].concat();
+        let text = [&self.params.wgsl(), &self.declarations, WORKGROUP_INDEX, &self.code, body].concat();
+        // Kernels bring what they call themselves, and nothing may be in a text twice.
+        let wgsl = self.library.missing(&text) + &text;
         let (params, patches) = self.params.finish();
         Launch {
             name: self.name,
@@ -223,27 +249,6 @@ fn load_functions(
     if wanted.is_some() {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "fn load_{name}4(i: u32) -> vec4<{class}> {{ return {four}; }}");
-    }
-    text
-}
-
-/// `store_y(i, v)`, and `store_y4(i, v)` if quads are `wanted`.
-fn store_functions(class: &str, ty: &str, quad: bool, wanted: bool) -> String {
-    let value = convert("v".to_owned(), class, ty);
-    let (one, four) = match quad {
-        true => (
-            "let at = params.y_offset + i; y[at >> 2u][at & 3u] = v;".to_owned(),
-            "y[(params.y_offset + i) >> 2u] = v;",
-        ),
-        false => (
-            format!("y[params.y_offset + i] = {value};"),
-            "store_y(i, v.x); store_y(i + 1u, v.y); store_y(i + 2u, v.z); store_y(i + 3u, v.w);",
-        ),
-    };
-    let mut text = format!("fn store_y(i: u32, v: {class}) {{ {one} }}\n");
-    if wanted {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "fn store_y4(i: u32, v: vec4<{class}>) {{ {four} }}");
     }
     text
 }

@@ -9,12 +9,11 @@ use crate::plan::Step;
 /// The launch of a softmax.
 pub(super) fn lower(step: &Step, kernel: &SoftmaxKernel, caps: &Caps) -> Option<Launch> {
     let SoftmaxKernel { log, outer, n, inner } = *kernel;
-    let ([x], [y]) = (&step.inputs[..], &step.outputs[..]) else { return None };
     if outer * inner == 0 || n == 0 {
         return None;
     }
     let rows = Rows { rows: outer * inner, n, inner, fields: &["top", "sum"] };
-    let quads = [("x", rows.aligned(x)), ("y", rows.aligned(y))];
+    let quads = [("x", rows.aligned(&step.inputs[0])), ("y", rows.aligned(&step.outputs[0]))];
     let mut builder = Builder::with_quads(step, "softmax", &quads, caps);
     builder.alias("T", "f32").constant("LOG", u32::from(log));
     rows.loads(&mut builder);

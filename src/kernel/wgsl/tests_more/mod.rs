@@ -6,7 +6,6 @@ mod lines;
 mod windows;
 
 use half::f16;
-use smallvec::SmallVec;
 
 use super::device_tests::{caps, run_step_with};
 use super::lower;
@@ -115,14 +114,10 @@ fn step(kernel: Kernel, inputs: &[Input], dtype: DType, shape: impl Into<Shape>,
     let operand =
         |i: usize, dtype, layout: &Layout| Operand { source: Source::Slot(i as u32), dtype, layout: layout.clone() };
     let out = Layout { offset: OFFSET, ..Layout::contiguous(shape) };
-    Step {
-        kernel,
-        inputs: inputs.iter().enumerate().map(|(i, input)| operand(i, input.dtype, &input.layout)).collect(),
-        outputs: SmallVec::from_elem(operand(inputs.len(), dtype, &out), 1),
-        // In another order than the kernel's.
-        scalars: (0..scalars as u32).rev().collect(),
-        nodes: SmallVec::new(),
-    }
+    let operands = inputs.iter().enumerate().map(|(i, input)| operand(i, input.dtype, &input.layout));
+    // Scalars in another order than the kernel's.
+    let scalars = (0..scalars as u32).rev().collect();
+    Step { scalars, ..Step::new(kernel, operands, operand(inputs.len(), dtype, &out)) }
 }
 
 /// Runs the step in every form and compares. `scalars` in the kernel's order. Gives the faults.
