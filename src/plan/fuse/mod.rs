@@ -184,7 +184,8 @@ impl List<'_> {
         still(map)?;
         still(producer)?;
         let is_kernel = !matches!(producer.kernel, Kernel::Map(_));
-        if is_kernel && !producer.kernel.takes_epilogue() {
+        let packs = producer.outputs.iter().any(|output| output.dtype != output.dtype.wide());
+        if is_kernel && (packs || !producer.kernel.takes_epilogue()) {
             return Err(UnfusedReason::Producer);
         }
         let mut next = Body::of(map);
