@@ -43,8 +43,11 @@ pub(super) fn fuse(steps: Vec<Step>, reads: &[PlanRead], limits: PlanLimits) -> 
 
 /// Whether two operands may touch the same elements.
 pub(super) fn meets(a: &Operand, b: &Operand) -> bool {
+    if a.source != b.source || !a.source.has_memory() {
+        return false;
+    }
     let (x, y) = (a.layout.span(), b.layout.span());
-    a.source == b.source && a.source.has_memory() && x.start < y.end && y.start < x.end
+    x.start < y.end && y.start < x.end
 }
 
 /// Whether two steps must run in the order they are in.
