@@ -62,15 +62,41 @@ impl Body {
         self.inputs.iter_mut().chain(&mut self.outputs).map(|operand| &mut operand.layout)
     }
 
-    /// Walks the elements in another order, if that makes the operand in `source` contiguous. Elementwise work has no order of its own.
-    pub(super) fn follow(&mut self, source: Source) {
-        let Some(leaf) = self.inputs.iter().find(|input| input.source == source) else { return };
-        let mut order: SmallVec<[usize; 6]> = (0..self.shape.rank()).collect();
-        order.sort_by_key(|&axis| core::cmp::Reverse(leaf.layout.strides[axis]));
-        if leaf.layout.permute(&order).is_contiguous() {
-            self.shape = Shape::new(order.iter().map(|&axis| self.shape[axis]));
-            self.layouts().for_each(|layout| *layout = layout.permute(&order));
+    /// Walks the elements in the order in which a kernel writes `output`, if all of it is read, so that what is read is what has just been
+    /// computed. Elementwise work has no order of its own.
+    pub(super) fn follow(&mut self, output: &Operand) {
+        if let Some(turned) = self.turned(output) {
+            *self = turned;
         }
+    }
+
+    fn turned(&self, output: &Operand) -> Option<Self> {
+        let leaf = self.inputs.iter().find(|input| meets(input, output))?;
+        let (read, written) = (memory_order(&leaf.layout)?, memory_order(&output.layout)?);
+        // First as the elements lie in memory, then as the kernel comes to them.
+        let mut turned = self.clone();
+        turned.permute(&read);
+        let lies = Shape::new(written.iter().map(|&axis| output.layout.shape[axis]));
+        let axes = common_axes(&turned.shape, &lies)?;
+        turned.cut(&axes)?;
+        // The axes that each axis of the kernel's walk is made of here.
+        let mut order: SmallVec<[usize; 6]> = SmallVec::new();
+        for axis in 0..written.len() {
+            let place = written.iter().position(|&w| w == axis)?;
+            let (outside, whole) = (lies[..place].iter().product::<usize>(), lies[..=place].iter().product::<usize>());
+            let inside = |i: &usize| {
+                let before: usize = axes[..*i].iter().product();
+                outside <= before && before < whole
+            };
+            order.extend((0..axes.rank()).filter(inside));
+        }
+        turned.permute(&order);
+        Some(turned)
+    }
+
+    fn permute(&mut self, order: &[usize]) {
+        self.shape = Shape::new(order.iter().map(|&axis| self.shape[axis]));
+        self.layouts().for_each(|layout| *layout = layout.permute(order));
     }
 
     /// The same walk over axes cut as `shape` has them.
@@ -161,6 +187,13 @@ pub(super) struct Joined {
     pub body: Body,
     /// Whether the second reads what the first writes.
     pub forwards: bool,
+}
+
+/// The axes of a layout from the widest steps to the smallest, if they then cover a piece of memory without gaps.
+fn memory_order(layout: &Layout) -> Option<SmallVec<[usize; 6]>> {
+    let mut order: SmallVec<[usize; 6]> = (0..layout.rank()).collect();
+    order.sort_by_key(|&axis| core::cmp::Reverse(layout.strides[axis]));
+    layout.permute(&order).is_contiguous().then_some(order)
 }
 
 /// The fewest axes that both shapes are made of by putting neighbours together, if they have as many elements and such axes exist.

@@ -191,11 +191,11 @@ impl List<'_> {
         if is_kernel && (packs || !producer.kernel.takes_epilogue()) {
             return Err(UnfusedReason::Producer);
         }
-        let mut next = Body::of(map);
-        if is_kernel && let Some(output) = producer.outputs.iter().find(|o| next.inputs.iter().any(|i| meets(i, o))) {
-            next.follow(output.source);
+        let (body, mut next) = (Body::of(producer), Body::of(map));
+        if is_kernel && let Some(output) = body.outputs.iter().find(|o| next.inputs.iter().any(|i| meets(i, o))) {
+            next.follow(output);
         }
-        let joined = Body::of(producer).join(next, |output| self.needed_by_others(output, &[first, second]))?;
+        let joined = body.join(next, |output| self.needed_by_others(output, &[first, second]))?;
         if !joined.forwards {
             return Err(UnfusedReason::Order);
         }
@@ -213,7 +213,8 @@ impl List<'_> {
         still(b)?;
         let mut shared = a.reads().filter(|read| b.reads().any(|other| other.source == read.source));
         // One number for all elements is not worth waiting for.
-        if !shared.any(|read| read.layout.strides.iter().any(|&stride| stride != 0)) {
+        let walks = |read: &Operand| read.layout.elements() == 1 || read.layout.strides.iter().any(|&s| s != 0);
+        if !shared.any(walks) {
             return Err(UnfusedReason::Order);
         }
         let joined = Body::of(a).join(Body::of(b), |output| self.needed_by_others(output, &[first, second]))?;
