@@ -43,6 +43,44 @@ fn copy_run<S: Copy>(source: &[S], at: isize, stride: isize, out: &mut [u32], wi
     }
 }
 
+/// Fills rows of `columns` cells by columns, which start `stride` apart and lie together.
+#[inline(always)]
+fn copy_turned<S: Copy>(
+    source: &[S],
+    at: isize,
+    stride: isize,
+    columns: usize,
+    out: &mut [u32],
+    widen: impl Fn(S) -> u32,
+) {
+    let rows = out.len() / columns;
+    for column in 0..columns {
+        let source = &source[(at + column as isize * stride) as usize..][..rows];
+        for (cell, &s) in out[column..].iter_mut().step_by(columns).zip(source) {
+            *cell = widen(s);
+        }
+    }
+}
+
+/// Writes rows of `columns` cells by columns.
+#[inline(always)]
+fn store_turned<S>(
+    target: &mut [S],
+    at: isize,
+    stride: isize,
+    columns: usize,
+    values: &[u32],
+    narrow: impl Fn(u32) -> S,
+) {
+    let rows = values.len() / columns;
+    for column in 0..columns {
+        let target = &mut target[(at + column as isize * stride) as usize..][..rows];
+        for (t, &v) in target.iter_mut().zip(values[column..].iter().step_by(columns)) {
+            *t = narrow(v);
+        }
+    }
+}
+
 impl<'a> Elements<'a> {
     pub(super) fn new(words: &'a [u32], dtype: DType) -> Self {
         match dtype {
@@ -70,6 +108,18 @@ impl<'a> Elements<'a> {
             Self::U32(s) => copy_run(s, at, stride, out, |v| v),
             Self::I8(s) => copy_run(s, at, stride, out, |v| i32::from(v) as u32),
             Self::U8(s) => copy_run(s, at, stride, out, u32::from),
+        }
+    }
+
+    /// Rows of `columns` elements that lie together in their columns, which are `stride` apart.
+    pub(super) fn load_turned(self, at: isize, stride: isize, columns: usize, out: &mut [u32]) {
+        match self {
+            Self::F32(s) => copy_turned(s, at, stride, columns, out, f32::to_bits),
+            Self::F16(s) => copy_turned(s, at, stride, columns, out, |v| v.to_f32().to_bits()),
+            Self::I32(s) => copy_turned(s, at, stride, columns, out, |v| v as u32),
+            Self::U32(s) => copy_turned(s, at, stride, columns, out, |v| v),
+            Self::I8(s) => copy_turned(s, at, stride, columns, out, |v| i32::from(v) as u32),
+            Self::U8(s) => copy_turned(s, at, stride, columns, out, u32::from),
         }
     }
 
@@ -185,6 +235,18 @@ impl<'a> ElementsMut<'a> {
             Self::Bool(s) => store_run(s, at, stride, values, |v| u8::from(v != 0)),
         }
     }
+    /// Packs rows of `columns` values whose columns lie together, `stride` apart.
+    pub(super) fn store_turned(&mut self, at: isize, stride: isize, columns: usize, values: &[u32]) {
+        match self {
+            Self::F32(s) => store_turned(s, at, stride, columns, values, f32::from_bits),
+            Self::F16(s) => store_turned(s, at, stride, columns, values, |v| f16::from_f32(f32::from_bits(v))),
+            Self::I32(s) => store_turned(s, at, stride, columns, values, |v| v as i32),
+            Self::U32(s) => store_turned(s, at, stride, columns, values, |v| v),
+            Self::I8(s) => store_turned(s, at, stride, columns, values, |v| v as i8),
+            Self::U8(s) => store_turned(s, at, stride, columns, values, |v| v as u8),
+            Self::Bool(s) => store_turned(s, at, stride, columns, values, |v| u8::from(v != 0)),
+        }
+    }
 }
 
 /// An input of a twin.
@@ -209,7 +271,7 @@ impl<'a> Input<'a> {
             _ => {
                 let mut values = vec![T::ZERO; n];
                 if contiguous {
-                    let chunks = values.chunks_mut(WIDEN).enumerate().collect();
+                    let chunks = values.chunks_mut(WIDEN).enumerate();
                     pool.each(chunks, |(i, chunk)| self.range(i * WIDEN, chunk));
                 } else {
                     let words: &mut [u32] = cast_slice_mut(&mut values);

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::fused::{Places, Temporary, run_map, run_prologue, shared_output};
 use super::map::MapSource;
 use super::memory::{Elements, ElementsMut, Input};
-use super::{CpuPool, attention, conv, conv_transpose, cumsum, gather, matmul, pool as pooling};
+use super::{CpuPool, HostWords, attention, conv, conv_transpose, cumsum, gather, matmul, pool as pooling};
 use super::{reduce, row_norm, scatter, softmax, taps, top_k};
 use crate::kernel::Kernel;
 use crate::plan::{Operand, Plan, Region, Source, Step};
@@ -90,8 +90,8 @@ pub(crate) fn read_words(plan: &Plan, operand: &Operand, slots: &[Arc<Storage>],
 
 /// A storage locked for one step.
 enum Guard<'a> {
-    Read(RwLockReadGuard<'a, Vec<u32>>),
-    Write(RwLockWriteGuard<'a, Vec<u32>>),
+    Read(RwLockReadGuard<'a, HostWords>),
+    Write(RwLockWriteGuard<'a, HostWords>),
 }
 
 /// The words of one operand that shares its memory with an output, and the position of the first element there.
@@ -166,10 +166,10 @@ impl Memory<'_> {
             .collect();
         let (gaps, mut pieces) = split_scratch(self.scratch, &written);
         let (mut reads, mut writes) =
-            (SmallVec::<[(u32, &[u32]); 4]>::new(), SmallVec::<[(u32, &mut [u32]); 2]>::new());
+            (SmallVec::<[(u32, &HostWords); 4]>::new(), SmallVec::<[(u32, &mut [u32]); 2]>::new());
         for (s, guard) in &mut guards {
             match guard {
-                Guard::Read(words) => reads.push((*s, &words[..])),
+                Guard::Read(words) => reads.push((*s, &**words)),
                 Guard::Write(words) => writes.push((*s, &mut words[..])),
             }
         }
@@ -202,7 +202,7 @@ impl Memory<'_> {
                     return Input { elements: Elements::new(words, input.dtype), layout };
                 }
                 let words = match input.source {
-                    Source::Slot(s) => reads.iter().find(|r| r.0 == s).map_or(&[][..], |r| r.1),
+                    Source::Slot(s) => reads.iter().find(|r| r.0 == s).map_or(&[][..], |r| &r.1[..]),
                     Source::Scratch(r) => {
                         let Region { offset, words } = self.regions[r as usize];
                         let gap = gaps.iter().find(|g| g.0 <= offset && offset + words <= g.0 + g.1.len());
@@ -240,7 +240,8 @@ impl Memory<'_> {
             }
             None => &mut *value,
         };
-        let faults = run_twin(&step.kernel, own_inputs, out, &own, pool);
+        let words = step.inputs.get(1).and_then(|input| reads.iter().find(|r| Source::Slot(r.0) == input.source));
+        let faults = run_twin(&step.kernel, own_inputs, words.map(|r| r.1), out, &own, pool);
         if let Some(epilogue) = &step.epilogue {
             let value = match temporary.target {
                 Some(target) => MapSource::InPlace(target),
@@ -280,11 +281,19 @@ impl Memory<'_> {
     }
 }
 
-/// All other kernels; `out` is what they write, of their output's 32-bit type. Gives the out-of-range indices.
-fn run_twin(kernel: &Kernel, inputs: &[Input], out: &mut [u32], scalars: &[u32], pool: &CpuPool) -> u32 {
+/// All other kernels; `out` is what they write, of their output's 32-bit type, `words` are those of input 1 if it is a storage. Gives the
+/// out-of-range indices.
+fn run_twin(
+    kernel: &Kernel,
+    inputs: &[Input],
+    words: Option<&HostWords>,
+    out: &mut [u32],
+    scalars: &[u32],
+    pool: &CpuPool,
+) -> u32 {
     match kernel {
         Kernel::Map(_) => {}
-        Kernel::MatMul(kernel) => matmul::matmul(kernel, inputs, out, pool),
+        Kernel::MatMul(kernel) => matmul::matmul(kernel, inputs, words, out, pool, |_, _| {}),
         Kernel::Reduce(kernel) => reduce::reduce(kernel, inputs, out, pool),
         Kernel::Softmax(kernel) => softmax::softmax(kernel, inputs, cast_slice_mut(out), pool),
         Kernel::RowNorm(kernel) => row_norm::row_norm(kernel, inputs, cast_slice_mut(out), scalars, pool),
@@ -295,8 +304,8 @@ fn run_twin(kernel: &Kernel, inputs: &[Input], out: &mut [u32], scalars: &[u32],
         Kernel::Pool(kernel) => pooling::pool(kernel, inputs, out, pool),
         Kernel::Taps(kernel) => taps::taps(kernel, inputs, cast_slice_mut(out), pool),
         Kernel::Gather(kernel) => return gather::gather(kernel, inputs, out, pool),
-        Kernel::GatherElements(kernel) => return gather::gather_elements(kernel, inputs, out),
-        Kernel::GatherNd(kernel) => return gather::gather_nd(kernel, inputs, out),
+        Kernel::GatherElements(kernel) => return gather::gather_elements(kernel, inputs, out, pool),
+        Kernel::GatherNd(kernel) => return gather::gather_nd(kernel, inputs, out, pool),
         Kernel::ScatterElements(kernel) => return scatter::scatter_elements(kernel, inputs, out),
         Kernel::ScatterNd(kernel) => return scatter::scatter_nd(kernel, inputs, out),
         Kernel::Attention(kernel) => attention::attention(kernel, inputs, cast_slice_mut(out), scalars, pool),

@@ -10,7 +10,7 @@ fn operand(source: Source, dtype: DType, layout: Layout) -> Operand {
 
 fn storage(dtype: DType, words: &[u32]) -> Arc<Storage> {
     let storage = Storage::new(dtype, words.len() * dtype.per_word(), Initial::Zeros);
-    *storage.host.write().expect("fresh") = words.to_vec();
+    **storage.host.write().expect("fresh") = words.to_vec();
     storage
 }
 
