@@ -165,6 +165,11 @@ impl Planner<'_> {
         Operand { source, dtype, layout: Layout::contiguous(shape.clone()) }
     }
 
+    /// A launch behind all others so far.
+    pub(super) fn push(&mut self, step: Step) {
+        self.steps.push(step);
+    }
+
     /// Room for a value of its own.
     pub(super) fn new_scratch(&mut self, shape: &Shape, dtype: DType) -> Operand {
         self.scratch.push(dtype.words(shape.elements()));
