@@ -101,7 +101,7 @@ impl Worker {
         counters.cpu_steps.add(plan.steps.len() as u64);
         counters.batches_run.add(1);
         for (step, count) in clamped {
-            let op = plan.report.steps[step].ops.last().copied().unwrap_or("gather");
+            let op = plan.report.steps[step].op;
             let _ = self.faults.send(TensorFault::Run(RunError::IndexOutOfRange { op, count }));
         }
         plan

@@ -208,6 +208,16 @@ impl<'a> ElementsMut<'a> {
         }
     }
 
+    /// The words of some elements, if they are 32 bits wide; a kernel's result always is.
+    pub(super) fn words(&mut self, range: core::ops::Range<usize>) -> &mut [u32] {
+        match self {
+            Self::F32(s) => cast_slice_mut(&mut s[range]),
+            Self::I32(s) => cast_slice_mut(&mut s[range]),
+            Self::U32(s) => &mut s[range],
+            Self::F16(_) | Self::I8(_) | Self::U8(_) | Self::Bool(_) => &mut [],
+        }
+    }
+
     /// Cut in two before element `at`.
     pub(super) fn split_at(self, at: usize) -> (Self, Self) {
         macro_rules! split {

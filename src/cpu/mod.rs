@@ -7,6 +7,7 @@ mod conv;
 mod conv_transpose;
 mod cumsum;
 mod executor;
+mod fused;
 mod gather;
 mod gemm;
 mod map;
