@@ -43,6 +43,9 @@ fn copy_run<S: Copy>(source: &[S], at: isize, stride: isize, out: &mut [u32], wi
     }
 }
 
+/// Columns that are turned at a time.
+const TURN: usize = 8;
+
 /// Fills rows of `columns` cells by columns, which start `stride` apart and lie together.
 #[inline(always)]
 fn copy_turned<S: Copy>(
@@ -54,9 +57,19 @@ fn copy_turned<S: Copy>(
     widen: impl Fn(S) -> u32,
 ) {
     let rows = out.len() / columns;
-    for column in 0..columns {
-        let source = &source[(at + column as isize * stride) as usize..][..rows];
-        for (cell, &s) in out[column..].iter_mut().step_by(columns).zip(source) {
+    let source = |column: usize| &source[(at + column as isize * stride) as usize..][..rows];
+    let whole = columns / TURN * TURN;
+    for first in (0..whole).step_by(TURN) {
+        // A vector of every row at a time.
+        let columns: [&[S]; TURN] = core::array::from_fn(|i| source(first + i));
+        for (row, cells) in out.chunks_mut(out.len() / rows).enumerate() {
+            for i in 0..TURN {
+                cells[first + i] = widen(columns[i][row]);
+            }
+        }
+    }
+    for column in whole..columns {
+        for (cell, &s) in out[column..].iter_mut().step_by(columns).zip(source(column)) {
             *cell = widen(s);
         }
     }
