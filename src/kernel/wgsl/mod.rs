@@ -4,6 +4,7 @@
 //! kind of work: dtypes, variants, which operands are contiguous.
 
 mod attention;
+mod blocks;
 mod conv;
 mod conv_transpose;
 mod cumsum;
@@ -11,6 +12,7 @@ mod gather;
 mod map;
 mod matmul;
 mod pool;
+mod quant_matmul;
 mod reduce;
 mod row_norm;
 mod scalar;
@@ -25,6 +27,8 @@ mod device_tests;
 mod map_tests;
 #[cfg(test)]
 mod matmul_tests;
+#[cfg(test)]
+mod quant_tests;
 #[cfg(test)]
 mod row_tests;
 #[cfg(test)]
@@ -48,6 +52,9 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
     match &step.kernel {
         Kernel::Map(kernel) => map::lower(step, kernel, caps),
         Kernel::MatMul(kernel) => matmul::lower(step, kernel, caps),
+        Kernel::QuantMatMul(kernel) => quant_matmul::lower(step, kernel, caps),
+        Kernel::Quantize(kernel) => blocks::quantize(step, kernel, caps),
+        Kernel::BlockCopy(kernel) => blocks::block_copy(step, kernel, caps),
         Kernel::Reduce(kernel) => reduce::lower(step, kernel, caps),
         Kernel::Softmax(kernel) => softmax::lower(step, kernel, caps),
         Kernel::RowNorm(kernel) => row_norm::lower(step, kernel, caps),
@@ -127,11 +134,17 @@ impl<'a> Builder<'a> {
                 let _ = writeln!(builder.declarations, "fn load_{name}(i: u32) -> {class} {{ return {load}; }}");
             }
         }
+        builder.declarations.push_str(&blocks::functions(step.inputs.iter().map(|input| input.dtype)));
         if step.kernel.counts_faults() {
             let binding = builder.bindings.len() + 1;
             declare(&mut builder.declarations, binding, Access::ReadWrite, "faults", "array<atomic<u32>>");
         }
         builder
+    }
+
+    /// Whether the text has no functions of a quantised type yet: those of the inputs are there.
+    pub fn lacks_functions_of(&self, dtype: DType) -> bool {
+        self.step.inputs.iter().all(|input| input.dtype != dtype)
     }
 
     /// `const NAME: u32 = value;` in the text. It is part of the pipeline's identity: for variants only, never for shapes.
@@ -216,6 +229,9 @@ pub(super) fn declare(text: &mut String, binding: usize, access: Access, variabl
 
 /// The expression that reads element `index` of `dtype` from the array `variable` of `ty`, in the type of its class.
 pub(super) fn load(variable: &str, ty: &str, dtype: DType, index: &str) -> String {
+    if dtype.is_quantized() {
+        return blocks::load(variable, ty, dtype, index);
+    }
     match dtype.per_word() {
         1 => convert(format!("{variable}[{index}]"), ty, wgsl_type(dtype.class())),
         2 => unpack(dtype, &convert(format!("{variable}[({index}) >> 1u]"), ty, "u32"), index),
@@ -231,7 +247,7 @@ pub(super) fn unpack(dtype: DType, word: &str, index: &str) -> String {
         DType::U8 => format!("(({word} >> ((({index}) & 3u) * 8u)) & 255u)"),
         // Any byte but 0 is true.
         DType::Bool => format!("min(({word} >> ((({index}) & 3u) * 8u)) & 255u, 1u)"),
-        DType::F32 | DType::I32 | DType::U32 => word.to_owned(),
+        _ => word.to_owned(),
     }
 }
 
