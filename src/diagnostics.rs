@@ -60,6 +60,8 @@ figures! {
     staging_bytes,
     /// Bytes of tensors on the CPU backend, each storage once.
     host_bytes,
+    /// Bytes of weights that the CPU backend keeps packed for products, besides the tensors themselves.
+    packed_bytes,
     /// Readbacks asked for.
     readbacks,
     /// Readbacks not answered yet.

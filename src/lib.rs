@@ -37,7 +37,7 @@ pub use error::{OpError, OperandInfo, ReadError, RunError, TensorError};
 pub use fault::TensorFault;
 #[cfg(feature = "inspector")]
 pub use inspector::TensorInspectorPlugin;
-pub use plan::{PlanReport, StepReport};
+pub use plan::{PlanReport, StepReport, Unfused, UnfusedReason};
 pub use plugin::{MemorySettings, PipelineSettings, TensorComputePlugin, TensorSystems};
 pub use readback::{TensorReady, TensorReceiver};
 pub use record::{

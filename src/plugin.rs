@@ -46,7 +46,7 @@ impl Default for MemorySettings {
 pub struct PipelineSettings {
     /// Compile on the spot, holding the frame up, instead of in the background. For tests and tools that want results in the same frame.
     pub synchronous: bool,
-    /// Fuse elementwise ops into one kernel. Off only to compare.
+    /// Join elementwise ops into one kernel, and into the kernels before and after them. Off only to compare.
     pub fuse: bool,
 }
 

@@ -1,6 +1,7 @@
 //! Every op gives the same on both backends, at awkward sizes, through every kind of view; and what a few lines of Rust expect.
 
 pub mod host;
+pub mod random;
 pub mod table;
 
 mod elementwise;
@@ -8,7 +9,6 @@ mod hazards;
 mod index;
 mod known;
 mod products;
-mod random;
 mod rows;
 mod shapes;
 mod windows;

@@ -2,6 +2,7 @@
 
 mod common;
 
+mod fusion;
 mod lifecycle;
 mod op_errors;
 mod op_invariants;

@@ -1,7 +1,14 @@
-// Attention for few queries, as in decoding: a workgroup takes one query of a head and walks the keys LANES at a time. Each thread scores one
-// key, then all add up values: a thread has every 64th column of the chunk and, of the keys, every (LANES / 64)th.
+// Attention for few queries, as in decoding: a workgroup takes one query of a head and walks the keys LANES at a time. PARTS threads share the
+// product of a key, so that neighbours read neighbouring elements; then each thread scores one key, and all add up values: a thread has every
+// 64th column of the chunk and, of the keys, every (LANES / 64)th.
 
 const SLICES: u32 = LANES / 64u;
+const PARTS: u32 = 8u;
+// One more than the parts, against bank conflicts.
+const PITCH: u32 = 9u;
+
+/// Parts of the products of the tile's keys.
+var<workgroup> parts: array<f32, LANES * PITCH>;
 
 /// Scores of the tile's keys, then their exponentials.
 var<workgroup> scores: array<f32, LANES>;
@@ -34,15 +41,23 @@ fn main(
     var sum = 0.0;
     let seen = visible(query);
     for (var first = 0u; first < seen; first += LANES) {
+        for (var j = lane / PARTS; j < min(LANES, seen - first); j += LANES / PARTS) {
+            let at = k_start + (first + j) * u32(params.k_row);
+            var part = 0.0;
+            for (var d = lane % PARTS; d < params.qk; d += PARTS) {
+                part += load_q(q_start + d * u32(params.q_column)) * load_k(at + d * u32(params.k_column));
+            }
+            parts[j * PITCH + lane % PARTS] = part;
+        }
+        workgroupBarrier();
         let key = first + lane;
         var score = params.hidden;
         if key < seen {
-            var dot = 0.0;
-            let at = k_start + key * u32(params.k_row);
-            for (var d = 0u; d < params.qk; d++) {
-                dot += load_q(q_start + d * u32(params.q_column)) * load_k(at + d * u32(params.k_column));
+            var product = 0.0;
+            for (var part = 0u; part < PARTS; part++) {
+                product += parts[lane * PITCH + part];
             }
-            score = adjust(dot, batch, head, query, key);
+            score = adjust(product, batch, head, query, key);
         }
         tree[lane] = score;
         workgroupBarrier();

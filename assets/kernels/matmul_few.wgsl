@@ -1,27 +1,27 @@
 // Few rows (ROWS, at most 4) against many columns: a workgroup makes COLS columns, the sum over k of each split over SLICES threads and put
-// together in a fixed order. If the many are rows of a, the operands change places: `left` is the few, `right` the many.
+// together in a fixed order. The few are lines of the left operand, the many lines of the right one.
 // K_FAST is 1 where neighbours along k of the many are neighbours in memory; then neighbouring threads take neighbouring k.
 
 var<workgroup> partial: array<vec4<T>, COLS * SLICES>;
 
 @compute @workgroup_size(COLS * SLICES)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
-    let groups = (params.many + COLS - 1u) / COLS;
+    let groups = (params.right_lines + COLS - 1u) / COLS;
     let group = workgroup_index(wid, nwg);
     if (group >= params.batches * groups) {
         return;
     }
     let batch = group / groups;
-    let base = batch_offset(batch);
+    let base = sides_offset(batch);
     let slice = select(lid / COLS, lid % SLICES, K_FAST == 1u);
     let column = group % groups * COLS + select(lid % COLS, lid / SLICES, K_FAST == 1u);
     var sum = vec4<T>();
-    if (column < params.many) {
-        let right_at = base.y + column * params.right_many;
+    if (column < params.right_lines) {
+        let right_at = base.y + column * params.right_line;
         // Rows that are not there repeat the last, and are not stored.
-        let row1 = min(1u, ROWS - 1u) * params.left_few;
-        let row2 = min(2u, ROWS - 1u) * params.left_few;
-        let row3 = min(3u, ROWS - 1u) * params.left_few;
+        let row1 = min(1u, ROWS - 1u) * params.left_line;
+        let row2 = min(2u, ROWS - 1u) * params.left_line;
+        let row3 = min(3u, ROWS - 1u) * params.left_line;
         for (var k = slice; k < params.k; k += SLICES) {
             let v = right(right_at + k * params.right_k);
             let at = base.x + k * params.left_k;
@@ -43,11 +43,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
             }
         }
     }
-    if (slice == 0u && column < params.many) {
-        let at = batch * params.many * ROWS + column * params.y_many;
+    if (slice == 0u && column < params.right_lines) {
+        let at = batch * params.right_lines * ROWS + column * params.y_right;
         store_y(at, sum.x);
-        if (ROWS > 1u) { store_y(at + params.y_few, sum.y); }
-        if (ROWS > 2u) { store_y(at + 2u * params.y_few, sum.z); }
-        if (ROWS > 3u) { store_y(at + 3u * params.y_few, sum.w); }
+        if (ROWS > 1u) { store_y(at + params.y_left, sum.y); }
+        if (ROWS > 2u) { store_y(at + 2u * params.y_left, sum.z); }
+        if (ROWS > 3u) { store_y(at + 3u * params.y_left, sum.w); }
     }
 }

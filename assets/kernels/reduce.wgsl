@@ -1,24 +1,40 @@
 // Row `r` of [outer, n, inner] is the n elements at [r / inner, .., r % inner]. The state S, `start`, `merge` and `result` say what is found.
 
-fn found(base: u32, p: u32) -> S {
+fn one(base: u32, p: u32) -> S {
     return start(load_x(base + p * params.inner), p);
+}
+
+// As a tree: sums lose less.
+fn four(base: u32, p: u32) -> S {
+    let v = chunk(base, p);
+    return merge(merge(start(v.x, p), start(v.y, p + 1u)), merge(start(v.z, p + 2u), start(v.w, p + 3u)));
 }
 
 fn run(row: u32, lane: u32) {
     let base = params.x_offset + row / params.inner * params.n * params.inner + row % params.inner;
-    // The first element is the initial value, so nothing needs a neutral one. A lane that has no element takes one that nobody asks for.
-    var own = found(base, min(lane, params.n - 1u));
-    var p = lane + STEP;
-    // Four at a time, as a tree: independent loads, and sums that lose less.
-    for (; p + 3u * STEP < params.n; p += 4u * STEP) {
-        let low = merge(found(base, p), found(base, p + STEP));
-        let high = merge(found(base, p + 2u * STEP), found(base, p + 3u * STEP));
-        own = merge(own, merge(low, high));
+    let whole = params.n - params.n % 4u;
+    // The first found is the initial value, so nothing needs a neutral one. A lane that finds none takes one that nobody asks for.
+    var own: S;
+    var p = lane * 4u;
+    var left = whole + lane;
+    if (p < whole) {
+        own = four(base, p);
+    } else {
+        own = one(base, min(left, params.n - 1u));
+        left += STEP;
     }
-    for (; p < params.n; p += STEP) {
-        own = merge(own, found(base, p));
+    p += STEP * 4u;
+    // Two at a time: independent loads.
+    for (; p + STEP * 4u < whole; p += STEP * 8u) {
+        own = merge(own, merge(four(base, p), four(base, p + STEP * 4u)));
     }
-    let all = fold(lane, own, min(params.n, STEP));
+    for (; p < whole; p += STEP * 4u) {
+        own = merge(own, four(base, p));
+    }
+    for (; left < params.n; left += STEP) {
+        own = merge(own, one(base, left));
+    }
+    let all = fold(lane, own);
     if (lane == 0u) {
         store_y(row, result(all));
     }

@@ -2,17 +2,24 @@
 //!
 //! The soft cap comes before the mask, so that a mask of −∞ stays −∞. A query all of whose keys are masked by −∞ gives 0, as one that sees none.
 
-use super::matmul::{Matrix, gemm};
-use super::memory::Input;
+use super::gemm::{Matrix, multiply, pack_panels, packed_len};
+use super::matvec::{Strided, matvec};
+use super::memory::{Elements, Input};
 use super::number::Number;
 use super::reduce::{max_f32, sum_f32};
+use super::scratch::with_scratch;
+use super::simd::vectorised;
 use super::{CpuPool, math};
 use crate::kernel::AttentionKernel;
 use crate::tensor::Layout;
 
-/// Queries and keys of a block.
+/// Queries and keys of a block; its scores stay in the second-level cache.
 const QUERIES: usize = 64;
 const KEYS: usize = 256;
+/// Queries of a task, which share the packed keys and values.
+const TASK: usize = 256;
+/// So many queries are not worth packing keys and values for.
+const FEW: usize = 4;
 
 /// A matrix of a 4-axis layout at its first two indices.
 fn matrix<'a>(data: &'a [f32], layout: &Layout, outer: usize, head: usize) -> Matrix<'a> {
@@ -51,102 +58,178 @@ pub(super) fn attention(kernel: &AttentionKernel, inputs: &[Input], out: &mut [f
     }
     let (q, k, v) = (q.strided::<f32>(pool), k.strided::<f32>(pool), v.strided::<f32>(pool));
     let mask = if kernel.mask { inputs.get(3).map(|mask| mask.strided::<f32>(pool)) } else { None };
-    let blocks: Vec<(usize, usize, &mut [f32])> = out
-        .chunks_mut(kernel.queries * kernel.value)
-        .enumerate()
-        .flat_map(|(plane, out)| {
-            let blocks = out.chunks_mut(QUERIES * kernel.value).enumerate();
-            blocks.map(move |(i, out)| (plane, i * QUERIES, out))
-        })
-        .collect();
-    // A few blocks to a task, because a block of few queries is little work.
-    let work = |(plane, first, out): (usize, usize, &mut [f32])| {
-        let (batch, head) = (plane / kernel.heads, plane % kernel.heads);
+    // A score costs its products and about as much as two dozen additions for its exponential.
+    let scores = kernel.batch * kernel.heads * kernel.queries * numbers.valid;
+    let parts = pool.parts(scores * ((kernel.qk + kernel.value) / 8 + 3));
+    let planes = kernel.batch * kernel.heads;
+    let plane = kernel.queries * kernel.value;
+    let work = |index: usize, first: usize, out: &mut [f32]| {
+        let (batch, head) = (index / kernel.heads, index % kernel.heads);
         let group = head * kernel.groups / kernel.heads;
         let head = Head {
-            q: matrix(&q.0, &q.1, batch, head).at(first, 0),
+            q: matrix(&q.0, &q.1, batch, head),
             k: matrix(&k.0, &k.1, batch, group),
             v: matrix(&v.0, &v.1, batch, group),
-            mask: mask.as_ref().map(|mask| matrix(&mask.0, &mask.1, batch, head).at(first, 0)),
+            mask: mask.as_ref().map(|mask| matrix(&mask.0, &mask.1, batch, head)),
         };
-        block(kernel, &numbers, &head, first, out);
-    };
-    let per = blocks.len().div_ceil(pool.threads() * 8);
-    let mut tasks: Vec<Vec<_>> = Vec::new();
-    for block in blocks {
-        match tasks.last_mut() {
-            Some(task) if task.len() < per => task.push(block),
-            _ => tasks.push(vec![block]),
+        for (i, out) in out.chunks_mut(TASK * kernel.value).enumerate() {
+            let rows = Rows { kernel, numbers: &numbers, head: &head, first: first + i * TASK };
+            if out.len() <= FEW * kernel.value { rows.few(out) } else { rows.many(out) }
         }
+    };
+    if parts <= planes {
+        let per = planes.div_ceil(parts);
+        return pool.each(out.chunks_mut(per * plane).enumerate(), |(i, out)| {
+            out.chunks_mut(plane).enumerate().for_each(|(j, out)| work(i * per + j, 0, out));
+        });
     }
-    pool.each(tasks, |task| task.into_iter().for_each(work));
+    let height = kernel.queries.div_ceil(parts.div_ceil(planes)).clamp(16.min(kernel.queries), TASK);
+    let tasks = out.chunks_mut(plane).enumerate().flat_map(|(index, out)| {
+        out.chunks_mut(height * kernel.value).enumerate().map(move |(i, out)| (index, i * height, out))
+    });
+    pool.each(tasks, |(index, first, out)| work(index, first, out));
 }
 
-/// Queries `first..` of one head, as many as `out` has rows.
-fn block(kernel: &AttentionKernel, numbers: &Numbers, head: &Head, first: usize, out: &mut [f32]) {
-    let width = kernel.value;
-    let count = out.len() / width;
-    // Keys that query `i` of the block sees.
-    let seen = |i: usize| {
-        let causal = (first + i) as i64 + numbers.position + 1;
-        if kernel.causal { causal.clamp(0, numbers.valid as i64) as usize } else { numbers.valid }
-    };
-    let most = seen(count - 1);
-    let (mut max, mut sum) = ([f32::NEG_INFINITY; QUERIES], [0.0f32; QUERIES]);
-    let mut scores = vec![0.0; count * KEYS.min(most)];
-    out.fill(0.0);
-    for start in (0..most).step_by(KEYS) {
-        let keys = KEYS.min(most - start);
-        let scores = &mut scores[..count * keys];
-        // Keys as columns.
-        let k = head.k.at(start, 0);
-        let k = Matrix { row: k.column, column: k.row, ..k };
-        gemm([count, keys, kernel.qk], scores, keys, false, head.q, k);
-        for (i, row) in scores.chunks_mut(keys).enumerate() {
-            let (here, hidden) = row.split_at_mut(seen(i).saturating_sub(start).min(keys));
-            // Hidden keys get weight 0 in the product below.
-            hidden.fill(0.0);
-            if numbers.cap > 0.0 {
-                let (before, cap) = (numbers.scale / numbers.cap, numbers.cap);
-                here.iter_mut().for_each(|s| *s = cap * math::tanh(*s * before));
-            } else {
-                here.iter_mut().for_each(|s| *s *= numbers.scale);
+/// Queries of one head, from number `first` on.
+struct Rows<'a> {
+    kernel: &'a AttentionKernel,
+    numbers: &'a Numbers,
+    head: &'a Head<'a>,
+    first: usize,
+}
+
+impl Rows<'_> {
+    /// Keys that query `i` of these sees.
+    #[inline(always)]
+    fn seen(&self, i: usize) -> usize {
+        let causal = (self.first + i) as i64 + self.numbers.position + 1;
+        let valid = self.numbers.valid;
+        if self.kernel.causal { causal.clamp(0, valid as i64) as usize } else { valid }
+    }
+
+    /// Every query by itself, with keys and values where they lie.
+    fn few(&self, out: &mut [f32]) {
+        let Head { q, k, v, .. } = self.head;
+        let (k, v) = (Strided::of(k.transposed()), Strided::of(*v));
+        with_scratch(self.kernel.qk + self.numbers.valid, |buffer: &mut [f32]| {
+            let (query, scores) = buffer.split_at_mut(self.kernel.qk);
+            for (i, out) in out.chunks_mut(self.kernel.value).enumerate() {
+                let at = q.at(self.first + i, 0);
+                Elements::F32(q.data).load(at.offset, at.column, bytemuck::cast_slice_mut(query));
+                let scores = &mut scores[..self.seen(i)];
+                matvec(query, k, scores);
+                let (mut max, mut sum) = (f32::NEG_INFINITY, 0.0);
+                vectorised(
+                    #[inline(always)]
+                    || self.soften(i, 0, scores, &mut max, &mut sum),
+                );
+                matvec(scores, v, out);
+                finish(out, sum);
             }
-            if let Some(mask) = &head.mask {
-                let mut at = mask.at(i, start).offset;
-                for s in here.iter_mut() {
-                    *s += mask.data[at as usize];
-                    at += mask.column;
+        });
+    }
+
+    /// Blocks of queries against blocks of keys, up to [`TASK`] queries.
+    fn many(&self, out: &mut [f32]) {
+        let Head { q, k, v, .. } = self.head;
+        let (width, depth) = (self.kernel.value, self.kernel.qk);
+        let count = out.len() / width;
+        let most = self.seen(count - 1);
+        let (mut max, mut sum) = ([f32::NEG_INFINITY; TASK], [0.0f32; TASK]);
+        let keys = KEYS.min(most);
+        let sizes = [packed_len(depth, keys), packed_len(keys, width), QUERIES.min(count) * keys];
+        out.fill(0.0);
+        with_scratch(sizes.iter().sum(), |buffer: &mut [f32]| {
+            let (key_panels, rest) = buffer.split_at_mut(sizes[0]);
+            let (value_panels, scores) = rest.split_at_mut(sizes[1]);
+            for start in (0..most).step_by(KEYS) {
+                let keys = KEYS.min(most - start);
+                let key_panels = &mut key_panels[..packed_len(depth, keys)];
+                let value_panels = &mut value_panels[..packed_len(keys, width)];
+                pack_panels(k.at(start, 0).transposed(), depth, keys, key_panels);
+                pack_panels(v.at(start, 0), keys, width, value_panels);
+                for block in (0..count).step_by(QUERIES) {
+                    let rows = QUERIES.min(count - block);
+                    if self.seen(block + rows - 1) <= start {
+                        continue;
+                    }
+                    let scores = &mut scores[..rows * keys];
+                    let out = &mut out[block * width..(block + rows) * width];
+                    let q = q.at(self.first + block, 0);
+                    multiply([rows, keys, depth], scores, keys, false, q, key_panels, |_, _| {});
+                    vectorised(
+                        #[inline(always)]
+                        || {
+                            for (i, row) in scores.chunks_mut(keys).enumerate() {
+                                let (max, sum) = (&mut max[block + i], &mut sum[block + i]);
+                                let shrink = self.soften(block + i, start, row, max, sum);
+                                if shrink != 1.0 {
+                                    out[i * width..(i + 1) * width].iter_mut().for_each(|o| *o *= shrink);
+                                }
+                            }
+                        },
+                    );
+                    let scores = Matrix { data: scores, offset: 0, row: keys as isize, column: 1 };
+                    multiply([rows, width, keys], out, width, true, scores, value_panels, |_, _| {});
                 }
             }
-            let top = max[i].larger(max_f32(here));
-            if top == f32::NEG_INFINITY {
-                // Nothing seen yet, and nothing here.
-                here.fill(0.0);
-                continue;
-            }
-            let shrink = math::exp(max[i] - top);
-            max[i] = top;
-            here.iter_mut().for_each(|s| *s = math::exp(*s - top));
-            sum[i] = sum[i] * shrink + sum_f32(here, |s| s) as f32;
-            if shrink != 1.0 {
-                out[i * width..(i + 1) * width].iter_mut().for_each(|o| *o *= shrink);
+        });
+        for (row, &sum) in out.chunks_mut(width).zip(&sum) {
+            finish(row, sum);
+        }
+    }
+
+    /// Turns products of query `i` and keys from `start` on into weights, against the largest score so far, and gives what the earlier weights
+    /// shrink by.
+    #[inline(always)]
+    fn soften(&self, i: usize, start: usize, row: &mut [f32], max: &mut f32, sum: &mut f32) -> f32 {
+        let numbers = self.numbers;
+        let seen = self.seen(i).saturating_sub(start).min(row.len());
+        let (here, hidden) = row.split_at_mut(seen);
+        // Hidden keys get weight 0 in the product with the values.
+        hidden.fill(0.0);
+        if numbers.cap > 0.0 {
+            let (before, cap) = (numbers.scale / numbers.cap, numbers.cap);
+            here.iter_mut().for_each(|s| *s = cap * math::tanh(*s * before));
+        } else {
+            here.iter_mut().for_each(|s| *s *= numbers.scale);
+        }
+        if let Some(mask) = &self.head.mask {
+            let at = mask.at(self.first + i, start);
+            if mask.column == 1 {
+                here.iter_mut().zip(at.row(0, seen)).for_each(|(s, &m)| *s += m);
+            } else {
+                let mut place = at.offset;
+                for s in here.iter_mut() {
+                    *s += mask.data[place as usize];
+                    place += mask.column;
+                }
             }
         }
-        let scores = Matrix { data: scores, offset: 0, row: keys as isize, column: 1 };
-        gemm([count, width, keys], out, width, true, scores, head.v.at(start, 0));
+        let top = max.larger(max_f32(here));
+        if top == f32::NEG_INFINITY {
+            // Nothing seen yet, and nothing here.
+            here.fill(0.0);
+            return 1.0;
+        }
+        let shrink = math::exp(*max - top);
+        *max = top;
+        here.iter_mut().for_each(|s| *s = math::exp(*s - top));
+        *sum = *sum * shrink + sum_f32(here, |s| s) as f32;
+        shrink
     }
-    for (row, &sum) in out.chunks_mut(width).zip(&sum) {
-        // Also where the sum is not a number.
-        let scale = if sum == 0.0 { 0.0 } else { 1.0 / sum };
-        row.iter_mut().for_each(|o| *o *= scale);
-    }
+}
+
+/// Divides by the sum of the weights.
+fn finish(row: &mut [f32], sum: f32) {
+    // Also where the sum is not a number.
+    let scale = if sum == 0.0 { 0.0 } else { 1.0 / sum };
+    row.iter_mut().for_each(|o| *o *= scale);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::memory::Elements;
 
     /// By the definition, in double precision.
     fn naive(kernel: &AttentionKernel, scalars: [u32; 4], inputs: &[(&[f32], Layout)], at: usize) -> f64 {

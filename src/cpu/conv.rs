@@ -1,11 +1,13 @@
-//! Convolution: columns of the input gathered per tile of output positions and multiplied by the weights; plain loops where a group has
-//! one input channel.
+//! Convolution: columns of the input gathered per tile of output positions, right into the panels that the weights are multiplied by; plain
+//! loops where a group has one input channel.
 
 use core::ops::Range;
 
 use super::CpuPool;
-use super::matmul::{Matrix, gemm};
+use super::gemm::{Matrix, PANEL, multiply, pack_panels, packed_len};
 use super::memory::Input;
+use super::scratch::with_scratch;
+use super::simd::vectorised;
 use crate::kernel::ConvKernel;
 use crate::record::Window;
 
@@ -61,7 +63,10 @@ pub(super) fn conv(kernel: &ConvKernel, inputs: &[Input], out: &mut [f32], pool:
                 let (batch, channel) = ((first + i) / kernel.channels_out, (first + i) % kernel.channels_out);
                 let x = &x[(batch * kernel.channels_in + channel / channels) * source..][..source];
                 out.fill(bias(channel));
-                direct(kernel, x, &weight[channel * window..][..window], out);
+                vectorised(
+                    #[inline(always)]
+                    || direct(kernel, x, &weight[channel * window..][..window], out),
+                );
             }
         });
     }
@@ -93,22 +98,26 @@ pub(super) fn conv(kernel: &ConvKernel, inputs: &[Input], out: &mut [f32], pool:
     pool.each(tiles, |tile| {
         let width = tile.rows[0].len();
         let x = &x[(tile.batch * kernel.channels_in + tile.group * channels_in) * source..][..channels_in * source];
-        let mut gathered = Vec::new();
-        let columns = if pointwise {
-            Matrix { data: x, offset: tile.position as isize, row: source as isize, column: 1 }
-        } else {
-            gathered.resize(depth * width, 0.0);
-            gather(kernel, x, tile.position, width, &mut gathered);
-            Matrix { data: &gathered, offset: 0, row: width as isize, column: 1 }
-        };
         let channel = tile.group * channels + tile.channel;
         let weights = Matrix { data: &weight, offset: (channel * depth) as isize, row: depth as isize, column: 1 };
-        let mut block = vec![0.0; tile.rows.len() * width];
-        gemm([tile.rows.len(), width, depth], &mut block, width, false, weights, columns);
-        for (i, (row, cells)) in tile.rows.into_iter().zip(block.chunks(width)).enumerate() {
-            let bias = bias(channel + i);
-            row.iter_mut().zip(cells).for_each(|(o, &v)| *o = v + bias);
-        }
+        let height = tile.rows.len();
+        with_scratch(packed_len(depth, width) + height * width, |buffer: &mut [f32]| {
+            let (panels, block) = buffer.split_at_mut(packed_len(depth, width));
+            if pointwise {
+                let x = Matrix { data: x, offset: tile.position as isize, row: source as isize, column: 1 };
+                pack_panels(x, depth, width, panels);
+            } else {
+                vectorised(
+                    #[inline(always)]
+                    || gather(kernel, x, tile.position, width, panels),
+                );
+            }
+            multiply([height, width, depth], block, width, false, weights, panels, |_, _| {});
+            for (i, (row, cells)) in tile.rows.into_iter().zip(block.chunks(width)).enumerate() {
+                let bias = bias(channel + i);
+                row.iter_mut().zip(cells).for_each(|(o, &v)| *o = v + bias);
+            }
+        });
     });
 }
 
@@ -121,15 +130,22 @@ fn tile_size(depth: usize, plane: usize, channels: usize, groups: usize, threads
     (width, height)
 }
 
-/// Columns of output positions `first..first + width`: a row for every input channel and tap.
-fn gather(kernel: &ConvKernel, x: &[f32], first: usize, width: usize, columns: &mut [f32]) {
+/// Columns of output positions `first..first + width` as panels, with a row for every input channel and tap.
+#[inline(always)]
+fn gather(kernel: &ConvKernel, x: &[f32], first: usize, width: usize, panels: &mut [f32]) {
     let window = &kernel.window;
     let [_, height_out, width_out] = kernel.output;
     let [depth_in, height_in, width_in] = kernel.input;
-    let mut rows = columns.chunks_mut(width);
-    for plane in x.chunks(depth_in * height_in * width_in) {
+    let source = depth_in * height_in * width_in;
+    let depth = x.len() / source * window.size.iter().product::<usize>();
+    if !width.is_multiple_of(PANEL) {
+        // Positions past the last.
+        let last = panels.len() - depth * PANEL;
+        panels[last..].fill(0.0);
+    }
+    let mut row = 0;
+    for plane in x.chunks(source) {
         for tap in taps(window) {
-            let Some(row) = rows.next() else { return };
             let [deep, high, wide] =
                 [0, 1, 2].map(|axis| valid(window, axis, tap[axis], kernel.output[axis], kernel.input[axis]));
             // By output rows, of which the tile's first and last may be partial.
@@ -137,30 +153,55 @@ fn gather(kernel: &ConvKernel, x: &[f32], first: usize, width: usize, columns: &
             while at < first + width {
                 let (line, start) = (at / width_out, at % width_out);
                 let length = (width_out - start).min(first + width - at);
-                let cells = &mut row[at - first..][..length];
-                at += length;
                 let (d, h) = (line / height_out, line % height_out);
                 let range = wide.start.clamp(start, start + length)..wide.end.clamp(start, start + length);
+                // The run's positions in the tile: zeros, elements, zeros.
+                let to = at - first;
+                at += length;
                 if !deep.contains(&d) || !high.contains(&h) || range.is_empty() {
-                    cells.fill(0.0);
+                    each_piece(panels, depth, row, to..to + length, |cells, _| cells.fill(0.0));
                     continue;
                 }
                 let line = place(window, 0, tap[0], d) * height_in + place(window, 1, tap[1], h);
-                let source = &plane[line * width_in + place(window, 2, tap[2], range.start)..];
-                cells[..range.start - start].fill(0.0);
-                cells[range.end - start..].fill(0.0);
-                let cells = &mut cells[range.start - start..range.end - start];
-                if window.stride[2] == 1 {
-                    cells.copy_from_slice(&source[..cells.len()]);
-                } else {
-                    cells.iter_mut().zip(source.iter().step_by(window.stride[2])).for_each(|(c, &v)| *c = v);
-                }
+                let from = &plane[line * width_in + place(window, 2, tap[2], range.start)..];
+                let (begin, end) = (to + range.start - start, to + range.end - start);
+                each_piece(panels, depth, row, to..begin, |cells, _| cells.fill(0.0));
+                each_piece(panels, depth, row, end..to + length, |cells, _| cells.fill(0.0));
+                each_piece(panels, depth, row, begin..end, |cells, done| {
+                    if let (1, Some(cells)) = (window.stride[2], cells.first_chunk_mut::<PANEL>()) {
+                        // A whole row of a panel, of known size.
+                        cells.copy_from_slice(&from[done..done + PANEL]);
+                    } else {
+                        let from = from[done * window.stride[2]..].iter().step_by(window.stride[2]);
+                        cells.iter_mut().zip(from).for_each(|(c, &v)| *c = v);
+                    }
+                });
             }
+            row += 1;
         }
     }
 }
 
+/// The cells of positions of a row, cut where panels end, with the number of cells before.
+#[inline(always)]
+fn each_piece(
+    panels: &mut [f32],
+    depth: usize,
+    row: usize,
+    positions: Range<usize>,
+    mut work: impl FnMut(&mut [f32], usize),
+) {
+    let mut at = positions.start;
+    while at < positions.end {
+        let (panel, column) = (at / PANEL, at % PANEL);
+        let length = (PANEL - column).min(positions.end - at);
+        work(&mut panels[(panel * depth + row) * PANEL + column..][..length], at - positions.start);
+        at += length;
+    }
+}
+
 /// Adds the convolution of one plane with one window to `out`.
+#[inline(always)]
 fn direct(kernel: &ConvKernel, x: &[f32], weight: &[f32], out: &mut [f32]) {
     let window = &kernel.window;
     let [_, height_out, width_out] = kernel.output;

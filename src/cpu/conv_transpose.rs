@@ -2,8 +2,9 @@
 
 use super::CpuPool;
 use super::conv::{place, taps, valid};
-use super::matmul::{Matrix, gemm};
+use super::gemm::{Matrix, gemm};
 use super::memory::Input;
+use super::scratch::with_scratch;
 use crate::kernel::ConvKernel;
 
 /// Floats of weighted windows that stay in the second-level cache.
@@ -50,16 +51,17 @@ pub(super) fn conv_transpose(kernel: &ConvKernel, inputs: &[Input], out: &mut [f
         // By whole lines of the input, so that a line of a window is one strip.
         let line = kernel.input[2];
         let lines = (COLUMNS / (count * window * line).max(1)).clamp(1, source / line);
-        let mut weighted = vec![0.0; count * window * lines * line];
-        for first in (0..source / line).step_by(lines) {
-            let lines = lines.min(source / line - first);
-            let width = lines * line;
-            let weighted = &mut weighted[..count * window * width];
-            gemm([count * window, width, channels_in], weighted, width, false, weights, x.at(0, first * line));
-            for (out, weighted) in out.chunks_mut(plane).zip(weighted.chunks(window * width)) {
-                add_windows(kernel, first, weighted, width, out);
+        with_scratch(count * window * lines * line, |weighted: &mut [f32]| {
+            for first in (0..source / line).step_by(lines) {
+                let lines = lines.min(source / line - first);
+                let width = lines * line;
+                let weighted = &mut weighted[..count * window * width];
+                gemm([count * window, width, channels_in], weighted, width, false, weights, x.at(0, first * line));
+                for (out, weighted) in out.chunks_mut(plane).zip(weighted.chunks(window * width)) {
+                    add_windows(kernel, first, weighted, width, out);
+                }
             }
-        }
+        });
     });
 }
 

@@ -37,7 +37,7 @@ struct Worker {
 impl CpuExecutor {
     pub(crate) fn new(fuse: bool, diagnostics: TensorDiagnostics, faults: Sender<TensorFault>) -> Self {
         let (sender, receiver) = async_channel::unbounded::<Vec<Part>>();
-        let pool = Arc::new(CpuPool::default());
+        let pool = Arc::new(CpuPool::default().with_counters(diagnostics.counters().clone()));
         let mut worker = Worker {
             plans: PlanCache::new(PlanLimits { fuse, ..LIMITS }),
             scratch: Vec::new(),
@@ -101,7 +101,7 @@ impl Worker {
         counters.cpu_steps.add(plan.steps.len() as u64);
         counters.batches_run.add(1);
         for (step, count) in clamped {
-            let op = plan.report.steps[step].ops.last().copied().unwrap_or("gather");
+            let op = plan.report.steps[step].op;
             let _ = self.faults.send(TensorFault::Run(RunError::IndexOutOfRange { op, count }));
         }
         plan
@@ -127,7 +127,7 @@ impl Worker {
         if let Initial::Data(data) = &initial {
             words[..data.len()].copy_from_slice(data);
         }
-        *storage.host.write().unwrap_or_else(PoisonError::into_inner) = words;
+        **storage.host.write().unwrap_or_else(PoisonError::into_inner) = words;
         storage.count_host(self.diagnostics.counters());
         if let Initial::Generated(generator) = initial
             && storage.elements() > 0

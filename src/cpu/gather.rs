@@ -1,6 +1,9 @@
 //! Gathers. A negative index counts from the end; one out of range is clamped, and counted once per index.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
+
+use smallvec::SmallVec;
 
 use super::CpuPool;
 use super::memory::Input;
@@ -37,17 +40,28 @@ pub(super) fn gather(kernel: &GatherKernel, inputs: &[Input], out: &mut [u32], p
     faults.into_inner()
 }
 
-/// Walks the positions of `indices` in row-major order with the position in `data` of each, its axis left at 0, and the axis's stride there.
-pub(super) fn each_position(data: &[usize], indices: &[usize], axis: usize, mut work: impl FnMut(usize, usize, usize)) {
-    let mut strides = vec![1; data.len()];
+/// Walks some positions of `indices` in row-major order with the position in `data` of each, its axis left at 0, and the axis's stride there.
+pub(super) fn each_position(
+    data: &[usize],
+    indices: &[usize],
+    axis: usize,
+    positions: Range<usize>,
+    mut work: impl FnMut(usize, usize, usize),
+) {
+    let mut strides: SmallVec<[usize; 6]> = SmallVec::from_elem(1, data.len());
     for i in (1..data.len()).rev() {
         strides[i - 1] = strides[i] * data[i];
     }
     let axis_stride = strides[axis];
     strides[axis] = 0;
-    let mut index = vec![0; indices.len()];
-    let mut base = 0;
-    for position in 0..indices.iter().product() {
+    let mut index: SmallVec<[usize; 6]> = SmallVec::from_elem(0, indices.len());
+    let (mut base, mut rest) = (0, positions.start);
+    for i in (0..indices.len()).rev() {
+        index[i] = rest % indices[i].max(1);
+        rest /= indices[i].max(1);
+        base += index[i] * strides[i];
+    }
+    for position in positions {
         work(position, base, axis_stride);
         for i in (0..indices.len()).rev() {
             index[i] += 1;
@@ -62,16 +76,22 @@ pub(super) fn each_position(data: &[usize], indices: &[usize], axis: usize, mut 
 }
 
 /// The twin. Inputs: data, indices.
-pub(super) fn gather_elements(kernel: &GatherElementsKernel, inputs: &[Input], out: &mut [u32]) -> u32 {
+pub(super) fn gather_elements(kernel: &GatherElementsKernel, inputs: &[Input], out: &mut [u32], pool: &CpuPool) -> u32 {
     let [data, indices] = inputs else { return 0 };
-    let mut faults = 0;
+    let faults = AtomicU32::new(0);
     let n = kernel.data[kernel.axis];
-    each_position(&kernel.data, &kernel.indices, kernel.axis, |position, base, stride| {
-        let (place, clamped) = resolve(index(indices, position), n);
-        faults += u32::from(clamped);
-        out[position] = if n == 0 { 0 } else { data.elements.get(data.layout.offset + base + place * stride) };
+    pool.each_unit(out, 1, 4, |first, out| {
+        let range = first..first + out.len();
+        let mut missed = 0;
+        each_position(&kernel.data, &kernel.indices, kernel.axis, range, |position, base, stride| {
+            let (place, clamped) = resolve(index(indices, position), n);
+            missed += u32::from(clamped);
+            let element = data.layout.offset + base + place * stride;
+            out[position - first] = if n == 0 { 0 } else { data.elements.get(element) };
+        });
+        faults.fetch_add(missed, Ordering::Relaxed);
     });
-    faults
+    faults.into_inner()
 }
 
 /// The place, in whole `inner` blocks, that a tuple of `dims.len()` indices from number `first` on means, and how many were out of range.
@@ -83,23 +103,24 @@ pub(super) fn resolve_tuple(indices: &Input, first: usize, dims: &[usize]) -> (u
 }
 
 /// The twin. Inputs: data, indices.
-pub(super) fn gather_nd(kernel: &GatherNdKernel, inputs: &[Input], out: &mut [u32]) -> u32 {
+pub(super) fn gather_nd(kernel: &GatherNdKernel, inputs: &[Input], out: &mut [u32], pool: &CpuPool) -> u32 {
     let [data, indices] = inputs else { return 0 };
-    let blocks: usize = kernel.dims.iter().product();
-    let mut faults = 0;
-    if kernel.inner == 0 {
-        return 0;
-    }
-    for (i, out) in out.chunks_mut(kernel.inner).enumerate() {
-        let (place, clamped) = resolve_tuple(indices, i * kernel.dims.rank(), &kernel.dims);
-        faults += clamped;
-        if blocks == 0 {
-            out.fill(0);
-        } else {
-            data.range((i / kernel.tuples * blocks + place) * kernel.inner, out);
+    let (blocks, inner): (usize, _) = (kernel.dims.iter().product(), kernel.inner);
+    let faults = AtomicU32::new(0);
+    pool.each_unit(out, inner, inner + 4 * kernel.dims.rank(), |first, out| {
+        let mut missed = 0;
+        for (tuple, out) in (first..).zip(out.chunks_mut(inner)) {
+            let (place, clamped) = resolve_tuple(indices, tuple * kernel.dims.rank(), &kernel.dims);
+            missed += clamped;
+            if blocks == 0 {
+                out.fill(0);
+            } else {
+                data.range((tuple / kernel.tuples * blocks + place) * inner, out);
+            }
         }
-    }
-    faults
+        faults.fetch_add(missed, Ordering::Relaxed);
+    });
+    faults.into_inner()
 }
 
 #[cfg(test)]
@@ -134,10 +155,10 @@ mod tests {
         let (data, indices) = ([3, 5].into(), [2, 2].into());
         let mut out = vec![0; 4];
         let kernel = GatherElementsKernel { class: Class::Int, axis: 1, data, indices };
-        assert_eq!(gather_elements(&kernel, &inputs, &mut out), 1);
+        assert_eq!(gather_elements(&kernel, &inputs, &mut out, &CpuPool::new(2)), 1);
         assert_eq!(out, [4, 0, 9, 5]);
         let kernel = GatherElementsKernel { axis: 0, ..kernel };
-        assert_eq!(gather_elements(&kernel, &inputs, &mut out), 3);
+        assert_eq!(gather_elements(&kernel, &inputs, &mut out, &CpuPool::new(2)), 3);
         assert_eq!(out, [10, 1, 10, 1]);
     }
 
@@ -148,7 +169,7 @@ mod tests {
         let inputs = [input(Elements::F32(&data), [2, 3, 4, 2]), input(Elements::I32(&at), [2, 2, 2])];
         let kernel = GatherNdKernel { class: Class::Float, batch: 2, tuples: 2, dims: [3, 4].into(), inner: 2 };
         let mut out = vec![0; 8];
-        assert_eq!(gather_nd(&kernel, &inputs, &mut out), 1);
+        assert_eq!(gather_nd(&kernel, &inputs, &mut out, &CpuPool::new(2)), 1);
         let out: Vec<f32> = out.into_iter().map(f32::from_bits).collect();
         assert_eq!(out, [0.0, 1.0, 22.0, 23.0, 38.0, 39.0, 30.0, 31.0]);
     }

@@ -1,20 +1,23 @@
 //! Fused elementwise chains: the program is interpreted over tiles that fit the nearest cache, one plain loop per step and tile.
 
+mod blocks;
+mod lines;
 mod ops;
 mod split;
 
 use smallvec::SmallVec;
 
+use self::blocks::Blocks;
+use self::lines::Lines;
 use self::split::{Chunk, chunks};
 use super::CpuPool;
 use super::memory::{Elements, ElementsMut};
-use super::walk::Cursor;
+use super::scratch::with_scratch;
+use super::simd::vectorised;
 use crate::kernel::{Expr, MapKernel, Program, Reg};
 
 /// Elements per tile. The registers of a typical chain then fit the first-level cache.
 const TILE: usize = 512;
-/// Elementary operations that make a task worth its start.
-const GRAIN: usize = 1 << 15;
 
 /// Where an input's elements are.
 #[derive(Clone, Copy)]
@@ -65,18 +68,28 @@ pub(super) fn map(
         return;
     }
     let code = Code::new(&kernel.program, inputs);
-    let parts = (elements * kernel.program.exprs.len().max(1) / GRAIN).min(pool.threads() * 4);
-    let chunks = chunks(&kernel.shape, inputs, outputs, memories, if pool.threads() > 1 { parts } else { 1 });
+    let parts = pool.parts(elements * kernel.program.exprs.len().max(1));
+    let chunks = chunks(&kernel.shape, inputs, outputs, memories, parts);
     pool.each(chunks, |chunk| code.run(chunk, inputs, outputs, scalars));
+}
+
+/// How the tiles of a chunk lie in its operands.
+trait Walk {
+    /// Moves to the next tile, the first at first, and gives its elements; 0 past the last.
+    fn next(&mut self) -> usize;
+    /// Fills a tile from an input.
+    fn load(&mut self, memories: &[ElementsMut], input: usize, tile: &mut [u32]);
+    /// Writes a tile to an output.
+    fn store(&mut self, memories: &mut [ElementsMut], output: usize, tile: &[u32]);
 }
 
 /// A program with a tile buffer chosen for every register.
 struct Code<'a> {
     program: &'a Program,
     /// The buffer of each register; a register that nothing reads has none.
-    buffers: Vec<Option<usize>>,
+    buffers: SmallVec<[Option<usize>; 32]>,
     /// Whether the register is the same for all elements.
-    fixed: Vec<bool>,
+    fixed: SmallVec<[bool; 32]>,
     count: usize,
 }
 
@@ -84,7 +97,7 @@ impl<'a> Code<'a> {
     /// Buffers are reused once the last reader of their register is past; those of fixed registers never.
     fn new(program: &'a Program, inputs: &[MapInput]) -> Self {
         let n = program.exprs.len();
-        let mut last = vec![None; n];
+        let mut last: SmallVec<[Option<usize>; 32]> = SmallVec::from_elem(None, n);
         for (i, expr) in program.exprs.iter().enumerate() {
             for reg in operands(expr) {
                 last[reg.0 as usize] = Some(i);
@@ -93,7 +106,7 @@ impl<'a> Code<'a> {
         for reg in &program.outputs {
             last[reg.0 as usize] = Some(n);
         }
-        let fixed: Vec<bool> = program
+        let fixed: SmallVec<[bool; 32]> = program
             .exprs
             .iter()
             .map(|expr| match expr {
@@ -105,7 +118,8 @@ impl<'a> Code<'a> {
                 _ => false,
             })
             .collect();
-        let (mut buffers, mut free, mut count) = (vec![None; n], Vec::new(), 0);
+        let mut buffers: SmallVec<[Option<usize>; 32]> = SmallVec::from_elem(None, n);
+        let (mut free, mut count) = (SmallVec::<[usize; 32]>::new(), 0);
         for (i, expr) in program.exprs.iter().enumerate() {
             if last[i].is_none() {
                 continue;
@@ -125,83 +139,77 @@ impl<'a> Code<'a> {
 
     /// All tiles of a chunk.
     fn run(&self, mut chunk: Chunk, inputs: &[MapInput], outputs: &[MapOutput], scalars: &[u32]) {
-        let mut tiles = vec![vec![0u32; TILE]; self.count];
-        let mut reads: SmallVec<[Cursor; 4]> = inputs
-            .iter()
-            .zip(&chunk.input_offsets)
-            .map(|(input, &offset)| Cursor::new(&chunk.shape, &input.strides[chunk.axis..], offset))
-            .collect();
-        // An input may be read by several steps, so all of them start from the same place and the tile's end moves it.
-        let mut nexts = reads.clone();
-        let mut writes: SmallVec<[Cursor; 1]> = outputs
-            .iter()
-            .zip(&chunk.output_offsets)
-            .map(|(output, &offset)| Cursor::new(&chunk.shape, &output.strides[chunk.axis..], offset))
-            .collect();
-        let total: usize = chunk.shape.iter().product();
-        let mut start = 0;
-        while start < total {
-            let count = TILE.min(total - start);
-            for (i, expr) in self.program.exprs.iter().enumerate() {
-                let Some(buffer) = self.buffers[i] else { continue };
-                if self.fixed[i] && start > 0 {
-                    continue;
-                }
-                let mut tile = core::mem::take(&mut tiles[buffer]);
-                match *expr {
-                    // A fixed register fills its whole tile once.
-                    Expr::Const(bits, _) => tile.fill(bits),
-                    Expr::Scalar(s, _) => tile.fill(scalars[s as usize]),
-                    Expr::Input(input, _) => {
-                        let count = if self.fixed[i] { TILE } else { count };
-                        let tile = &mut tile[..count];
-                        let input = input as usize;
-                        match inputs[input].source {
-                            _ if self.fixed[i] => {
-                                let at = chunk.input_offsets[input];
-                                match inputs[input].source {
-                                    MapSource::Elements(elements) => elements.load(at, 0, tile),
-                                    _ => tile.fill(at as u32),
-                                }
-                            }
-                            MapSource::Elements(elements) => {
-                                let next = &mut nexts[input];
-                                next.clone_from(&reads[input]);
-                                next.runs(count, |at, stride, range| elements.load(at, stride, &mut tile[range]));
-                            }
-                            MapSource::InPlace(output) => {
-                                let memory = chunk.memories[outputs[output].memory].view();
-                                writes[output].clone().runs(count, |at, stride, range| {
-                                    memory.load(at, stride, &mut tile[range]);
-                                });
-                            }
-                            MapSource::Iota => {
-                                let next = &mut nexts[input];
-                                next.clone_from(&reads[input]);
-                                next.runs(count, |at, stride, range| {
-                                    for (i, value) in tile[range].iter_mut().enumerate() {
-                                        *value = (at + i as isize * stride) as u32;
-                                    }
-                                });
-                            }
-                        }
-                    }
-                    _ => ops::step(self.program, expr, |reg| self.tile(&tiles, reg, count), &mut tile[..count]),
-                }
-                tiles[buffer] = tile;
+        let mut memories = core::mem::take(&mut chunk.memories);
+        let (mut lines, mut blocks);
+        let walk: &mut dyn Walk = match Blocks::new(&chunk, inputs, outputs) {
+            Some(walk) => {
+                blocks = walk;
+                &mut blocks
             }
-            for ((output, reg), cursor) in outputs.iter().zip(&self.program.outputs).zip(&mut writes) {
-                let values = self.tile(&tiles, *reg, count);
-                let memory = &mut chunk.memories[output.memory];
-                cursor.runs(count, |at, stride, range| memory.store(at, stride, &values[range]));
+            None => {
+                lines = Lines::new(&chunk, inputs, outputs);
+                &mut lines
             }
-            core::mem::swap(&mut reads, &mut nexts);
-            start += count;
-        }
+        };
+        with_scratch(self.count * TILE, |tiles: &mut [u32]| {
+            let mut first = true;
+            loop {
+                let count = walk.next();
+                if count == 0 {
+                    break;
+                }
+                vectorised(
+                    #[inline(always)]
+                    || self.compute(first, count, &memories, walk, tiles, scalars),
+                );
+                for (output, reg) in self.program.outputs.iter().enumerate() {
+                    let Some(buffer) = self.buffers[reg.0 as usize] else { continue };
+                    walk.store(&mut memories, output, &tiles[buffer * TILE..][..count]);
+                }
+                first = false;
+            }
+        });
     }
 
-    fn tile<'t>(&self, tiles: &'t [Vec<u32>], reg: Reg, count: usize) -> &'t [u32] {
-        self.buffers[reg.0 as usize].map_or(&[], |b| &tiles[b][..count])
+    /// All registers of one tile of `count` elements.
+    #[inline(always)]
+    fn compute(
+        &self,
+        first: bool,
+        count: usize,
+        memories: &[ElementsMut],
+        walk: &mut dyn Walk,
+        tiles: &mut [u32],
+        scalars: &[u32],
+    ) {
+        for (i, expr) in self.program.exprs.iter().enumerate() {
+            let Some(buffer) = self.buffers[i] else { continue };
+            // A fixed register fills its whole tile once.
+            if self.fixed[i] && !first {
+                continue;
+            }
+            let (before, rest) = tiles.split_at_mut(buffer * TILE);
+            let (tile, after) = rest.split_at_mut(TILE);
+            match *expr {
+                Expr::Const(bits, _) => tile.fill(bits),
+                Expr::Scalar(s, _) => tile.fill(scalars[s as usize]),
+                Expr::Input(input, _) if self.fixed[i] => {
+                    walk.load(memories, input as usize, &mut tile[..1]);
+                    let value = tile[0];
+                    tile.fill(value);
+                }
+                Expr::Input(input, _) => walk.load(memories, input as usize, &mut tile[..count]),
+                _ => {
+                    let (before, after) = (&*before, &*after);
+                    let operand = |reg: Reg| match self.buffers[reg.0 as usize] {
+                        Some(b) if b < buffer => &before[b * TILE..][..count],
+                        Some(b) => &after[(b - buffer - 1) * TILE..][..count],
+                        None => &[],
+                    };
+                    ops::step(self.program, expr, operand, &mut tile[..count]);
+                }
+            }
+        }
     }
 }
 

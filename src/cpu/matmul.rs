@@ -1,240 +1,285 @@
-//! Matrix multiplication. Floats go to the `gemm` crate; whole numbers and squared differences to loops over packed columns.
+//! Matrix multiplication. Floats are multiplied in panels (see [`super::gemm`]), which weights keep; a single row or column is a sum at the
+//! speed of memory; whole numbers and squared differences go through loops over packed columns.
 
 use bytemuck::cast_slice_mut;
 use smallvec::SmallVec;
 
+use super::CpuPool;
+use super::gemm::{Matrix, PANEL, multiply, pack_panels, packed_len};
+use super::matvec::{Strided, matvec};
 use super::memory::Input;
 use super::number::{Number, with_class};
-use super::{CpuPool, GRAIN};
+use super::packed::HostWords;
+use super::reduce::spans;
+use super::scratch::with_scratch;
+use super::simd::vectorised;
 use crate::kernel::MatMulKernel;
 use crate::record::InnerOp;
-use crate::tensor::Layout;
+use crate::tensor::{Class, Layout};
 
-/// A strided matrix in a slice.
-#[derive(Clone, Copy)]
-pub(super) struct Matrix<'a, T = f32> {
-    pub data: &'a [T],
-    pub offset: isize,
-    pub row: isize,
-    pub column: isize,
-}
+/// Up to so many rows, threads share the columns out, so that each reads only its part of the right side.
+const FEW: usize = 32;
+/// Multiplications and additions that cost as much as one elementary operation.
+const TOGETHER: usize = 8;
+/// Rows of a task; fewer would read the right side too often for what they do with it.
+const ROWS: usize = 96;
 
-impl<T> Matrix<'_, T> {
-    /// Whether all of `rows` by `columns` lies in the slice.
-    fn holds(&self, rows: usize, columns: usize) -> bool {
-        let reach = |n: usize, stride: isize| (n as isize - 1) * stride;
-        let (r, c) = (reach(rows, self.row), reach(columns, self.column));
-        let low = self.offset + r.min(0) + c.min(0);
-        let high = self.offset + r.max(0) + c.max(0);
-        low >= 0 && high < self.data.len() as isize
-    }
-
-    /// The matrix that starts at a row and a column of this one.
-    pub(super) fn at(self, row: usize, column: usize) -> Self {
-        Self { offset: self.offset + row as isize * self.row + column as isize * self.column, ..self }
-    }
-}
-
-/// `out = a · b`, or `out += a · b`, on this thread. `out` is row-major, `stride` from row to row, at least `n`.
-pub(super) fn gemm([m, n, k]: [usize; 3], out: &mut [f32], stride: usize, add: bool, a: Matrix, b: Matrix) {
-    if m == 0 || n == 0 {
-        return;
-    }
-    if k == 0 {
-        if !add {
-            out.chunks_mut(stride).take(m).for_each(|row| row[..n].fill(0.0));
-        }
-        return;
-    }
-    assert!(stride >= n && out.len() >= (m - 1) * stride + n, "gemm writes past its output");
-    assert!(a.holds(m, k) && b.holds(k, n), "gemm reads past its inputs");
-    // SAFETY: the assertions above keep every element of the three matrices inside its slice, and `out` is borrowed mutably, so it
-    // overlaps neither input.
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            out.as_mut_ptr(),
-            1,
-            stride as isize,
-            add,
-            a.data.as_ptr().offset(a.offset),
-            a.column,
-            a.row,
-            b.data.as_ptr().offset(b.offset),
-            b.column,
-            b.row,
-            1.0,
-            1.0,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
-    }
-}
-
-/// The matrix of batch element `index` of a layout `[batch…, rows, columns]`.
-fn batch_matrix<'a, T>(data: &'a [T], layout: &Layout, mut index: usize) -> Matrix<'a, T> {
-    let batch = layout.rank() - 2;
+/// Where the matrix of batch element `index` of a layout `[batch…, rows, columns]` starts.
+fn batch_offset(layout: &Layout, mut index: usize) -> isize {
     let mut offset = layout.offset as isize;
-    for axis in (0..batch).rev() {
+    for axis in (0..layout.rank() - 2).rev() {
         offset += (index % layout.shape[axis]) as isize * layout.strides[axis];
         index /= layout.shape[axis];
     }
-    Matrix { data, offset, row: layout.strides[batch], column: layout.strides[batch + 1] }
+    offset
 }
 
-/// A block of one batch element's output: its first row and column, its width, and its rows.
-struct Block<'a, T> {
-    batch: usize,
-    row: usize,
-    column: usize,
-    rows: Rows<'a, T>,
+/// The matrix of batch element `index`.
+fn batch_matrix<'a, T>(data: &'a [T], layout: &Layout, index: usize) -> Matrix<'a, T> {
+    let [.., row, column] = layout.strides[..] else { return Matrix { data, offset: 0, row: 0, column: 0 } };
+    Matrix { data, offset: batch_offset(layout, index), row, column }
 }
 
-/// Rows of a block: whole ones lie together.
-enum Rows<'a, T> {
-    Whole(&'a mut [T]),
-    Parts(SmallVec<[&'a mut [T]; 8]>),
-}
-
-/// Cuts the output into blocks of about equal work: by rows, and by columns where there are too few rows.
-fn blocks<'a, T>(kernel: &MatMulKernel, out: &'a mut [T], pool: &CpuPool) -> Vec<Block<'a, T>> {
-    let (m, n) = (kernel.m, kernel.n);
-    let batches: usize = kernel.batch.iter().product();
-    // A multiplication and an addition count half, because gemm does many at once.
-    let work = batches * m * n * kernel.k.max(1) / 8;
-    let parts = if pool.threads() == 1 { 1 } else { (work / GRAIN).clamp(1, pool.threads() * 4) };
-    let per_batch = parts.div_ceil(batches);
-    let mut blocks = Vec::new();
-    for (batch, out) in out.chunks_mut(m * n).enumerate() {
-        if per_batch > 1 && m < per_batch * 8 && n >= 2 * m {
-            // Whole vectors of columns.
-            let width = n.div_ceil(per_batch).next_multiple_of(16);
-            let mut parts: Vec<SmallVec<[&mut [T]; 8]>> = (0..n.div_ceil(width)).map(|_| SmallVec::new()).collect();
-            for row in out.chunks_mut(n) {
-                parts.iter_mut().zip(row.chunks_mut(width)).for_each(|(part, cells)| part.push(cells));
-            }
-            blocks.extend(parts.into_iter().enumerate().map(|(i, rows)| Block {
-                batch,
-                row: 0,
-                column: i * width,
-                rows: Rows::Parts(rows),
-            }));
-        } else {
-            let height = m.div_ceil(per_batch).next_multiple_of(8).min(m);
-            blocks.extend(out.chunks_mut(height * n).enumerate().map(|(i, rows)| Block {
-                batch,
-                row: i * height,
-                column: 0,
-                rows: Rows::Whole(rows),
-            }));
-        }
-    }
-    blocks
-}
-
-/// The twin. Inputs: a, b.
-pub(super) fn matmul(kernel: &MatMulKernel, inputs: &[Input], out: &mut [u32], pool: &CpuPool) {
+/// The twin. Inputs: a, b. `words` are those of `b`, if it has a storage. `done` gets every run of finished elements, with the position of
+/// the first, once and soon after they were written.
+pub(super) fn matmul(
+    kernel: &MatMulKernel,
+    inputs: &[Input],
+    words: Option<&HostWords>,
+    out: &mut [u32],
+    pool: &CpuPool,
+    done: impl Fn(usize, &mut [u32]) + Sync,
+) {
     let [a, b] = inputs else { return };
     if out.is_empty() {
         return;
     }
-    if kernel.k == 0 {
-        return out.fill(0);
-    }
-    with_class!(kernel.class, T => {
-        let ((a, a_layout), (b, b_layout)) = (a.strided::<T>(pool), b.strided::<T>(pool));
-        let blocks = blocks::<T>(kernel, cast_slice_mut(out), pool);
-        // Many small batch elements share a task.
-        let per = blocks.len().div_ceil(pool.threads() * 4);
-        let mut groups: Vec<Vec<Block<T>>> = Vec::new();
-        for block in blocks {
-            match groups.last_mut() {
-                Some(group) if group.len() < per => group.push(block),
-                _ => groups.push(vec![block]),
-            }
+    match (kernel.inner, kernel.class) {
+        _ if kernel.k == 0 => {
+            out.fill(0);
+            done(0, out);
         }
-        pool.each(groups, |group| {
-            for block in group {
-                let a = batch_matrix(&a, &a_layout, block.batch).at(block.row, 0);
-                let b = batch_matrix(&b, &b_layout, block.batch).at(0, block.column);
-                match block.rows {
-                    Rows::Whole(out) => T::product(kernel, [out.len() / kernel.n, kernel.n], out, a, b),
-                    Rows::Parts(mut rows) => {
-                        let width = rows.first().map_or(0, |r| r.len());
-                        if let [row] = &mut rows[..] {
-                            T::product(kernel, [1, width], row, a, b);
-                            continue;
-                        }
-                        let mut block = vec![T::ZERO; rows.len() * width];
-                        T::product(kernel, [rows.len(), width], &mut block, a, b);
-                        rows.iter_mut().zip(block.chunks(width)).for_each(|(row, cells)| row.copy_from_slice(cells));
-                    }
-                }
-            }
+        (InnerOp::Product, Class::Float) if kernel.m == 1 => line(kernel, kernel.n, a, b, false, out, pool, &done),
+        (InnerOp::Product, Class::Float) if kernel.n == 1 => line(kernel, kernel.m, b, a, true, out, pool, &done),
+        (InnerOp::Product, Class::Float) => product(kernel, a, b, words, out, pool, &done),
+        (InnerOp::Product, class) => with_class!(class, T => {
+            plain::<T>(kernel, a, b, out, pool, |a, b| a.mul(b), &done);
+        }),
+        (InnerOp::SquaredDifference, class) => with_class!(class, T => {
+            let squared = |a: T, b: T| {
+                let d = a.sub(b);
+                d.mul(d)
+            };
+            plain::<T>(kernel, a, b, out, pool, squared, &done);
+        }),
+    }
+}
+
+/// One row of results for every batch element, `n` long. `turned`: the vectors are columns of the right side.
+#[expect(clippy::too_many_arguments, reason = "both sides and what they are part of")]
+fn line(
+    kernel: &MatMulKernel,
+    n: usize,
+    vector: &Input,
+    matrix: &Input,
+    turned: bool,
+    out: &mut [u32],
+    pool: &CpuPool,
+    done: &(impl Fn(usize, &mut [u32]) + Sync),
+) {
+    let ends = |layout: &Layout| (layout.strides[layout.rank() - 2], layout.strides[layout.rank() - 1]);
+    let ((vector_row, vector_column), (row, column)) = (ends(&vector.layout), ends(&matrix.layout));
+    let stride = if turned { vector_row } else { vector_column };
+    let (row, column) = if turned { (column, row) } else { (row, column) };
+    // Whole vectors of columns, if that divides the rows.
+    let unit = if n.is_multiple_of(PANEL) { PANEL } else { 1 };
+    pool.each_unit(out, unit, (unit * kernel.k).div_ceil(TOGETHER / 2), |first, out| {
+        with_scratch(kernel.k, |factors: &mut [f32]| {
+            spans(first * unit, out, n, |batch, start, out| {
+                vector.elements.load(batch_offset(&vector.layout, batch), stride, cast_slice_mut(factors));
+                let offset = batch_offset(&matrix.layout, batch) + start as isize * column;
+                matvec(factors, Strided { elements: matrix.elements, offset, row, column }, cast_slice_mut(out));
+                done(batch * n + start, out);
+            });
         });
     });
 }
 
-/// How a class multiplies matrices.
-trait Product: Number {
-    /// `out` is `m` by `n`, contiguous.
-    fn product(kernel: &MatMulKernel, size: [usize; 2], out: &mut [Self], a: Matrix<Self>, b: Matrix<Self>) {
-        match kernel.inner {
-            InnerOp::Product => loops(kernel.k, size, out, a, b, |a, b| a.mul(b)),
-            InnerOp::SquaredDifference => loops(kernel.k, size, out, a, b, |a, b| {
-                let d = a.sub(b);
-                d.mul(d)
-            }),
-        }
+/// Products of floats.
+fn product(
+    kernel: &MatMulKernel,
+    a: &Input,
+    b: &Input,
+    words: Option<&HostWords>,
+    out: &mut [u32],
+    pool: &CpuPool,
+    done: &(impl Fn(usize, &mut [u32]) + Sync),
+) {
+    let (n, k) = (kernel.n, kernel.k);
+    // Batch elements that share a right side share its panels.
+    let mut once = b.layout.clone();
+    let batch_axes = once.rank() - 2;
+    for (size, &stride) in once.shape.dims_mut()[..batch_axes].iter_mut().zip(&b.layout.strides) {
+        *size = if stride == 0 { 1 } else { *size };
+    }
+    let each = packed_len(k, n);
+    let floats = once.shape[..batch_axes].iter().product::<usize>() * each;
+    let pack = |panels: &mut [f32]| {
+        let (values, layout) = Input { elements: b.elements, layout: once.clone() }.strided::<f32>(pool);
+        let per_batch = each / (k * PANEL);
+        pool.each_unit(panels, k * PANEL, k * PANEL, |first, panels| {
+            for (i, panel) in panels.chunks_mut(k * PANEL).enumerate() {
+                let (batch, column) = ((first + i) / per_batch, (first + i) % per_batch * PANEL);
+                pack_panels(batch_matrix(&values, &layout, batch).at(0, column), k, PANEL.min(n - column), panel);
+            }
+        });
+    };
+    let (a, a_layout) = a.strided::<f32>(pool);
+    let mut work = |panels: &[f32]| {
+        let right = |batch: usize| &panels[shared_index(&b.layout, &once, batch) * each..][..each];
+        let left = |batch: usize| batch_matrix(&a, &a_layout, batch);
+        share_out(kernel, left, right, cast_slice_mut(out), pool, done);
+    };
+    match words.and_then(|words| words.panels(&b.layout, floats, pool.counters(), pack)) {
+        Some(panels) => work(&panels.floats),
+        None => with_scratch(floats, |panels: &mut [f32]| {
+            pack(panels);
+            work(panels);
+        }),
     }
 }
 
-impl Product for i32 {}
-impl Product for u32 {}
-impl Product for f32 {
-    fn product(kernel: &MatMulKernel, [m, n]: [usize; 2], out: &mut [f32], a: Matrix, b: Matrix) {
-        match kernel.inner {
-            InnerOp::Product => gemm([m, n, kernel.k], out, n, false, a, b),
-            InnerOp::SquaredDifference => loops(kernel.k, [m, n], out, a, b, |a, b| (a - b) * (a - b)),
+/// The number among the batch elements of `once`, which has broadcast axes once, of element `index` of `layout`.
+fn shared_index(layout: &Layout, once: &Layout, mut index: usize) -> usize {
+    let (mut shared, mut step) = (0, 1);
+    for axis in (0..layout.rank() - 2).rev() {
+        let i = index % layout.shape[axis];
+        index /= layout.shape[axis];
+        if once.shape[axis] > 1 {
+            shared += i * step;
         }
+        step *= once.shape[axis];
     }
+    shared
+}
+
+/// Cuts the output into blocks for the threads: whole batch elements, rows, or columns where there are few rows.
+fn share_out<'a>(
+    kernel: &MatMulKernel,
+    left: impl Fn(usize) -> Matrix<'a> + Sync,
+    right: impl Fn(usize) -> &'a [f32] + Sync,
+    out: &mut [f32],
+    pool: &CpuPool,
+    done: &(impl Fn(usize, &mut [u32]) + Sync),
+) {
+    let (m, n, k) = (kernel.m, kernel.n, kernel.k);
+    let batches = out.len() / (m * n);
+    let parts = pool.parts(batches * m * n * k.div_ceil(TOGETHER));
+    // Some rows of one batch element, in one piece.
+    let rows = |batch: usize, row: usize, out: &mut [f32]| {
+        let size = [out.len() / n, n, k];
+        multiply(size, out, n, false, left(batch).at(row, 0), right(batch), |first, out| {
+            done((batch * m + row + first) * n, cast_slice_mut(out));
+        });
+    };
+    if parts <= batches {
+        let per = batches.div_ceil(parts);
+        return pool.each(out.chunks_mut(per * m * n).enumerate(), |(i, out)| {
+            out.chunks_mut(m * n).enumerate().for_each(|(j, out)| rows(i * per + j, 0, out));
+        });
+    }
+    let per_batch = parts.div_ceil(batches);
+    if m > FEW {
+        let count = per_batch.min(pool.threads());
+        let height = m.div_ceil(count * m.div_ceil(count * ROWS * 2)).next_multiple_of(2);
+        let blocks = out.chunks_mut(m * n).enumerate().flat_map(|(batch, out)| {
+            out.chunks_mut(height * n).enumerate().map(move |(i, out)| (batch, i * height, out))
+        });
+        return pool.each(blocks, |(batch, row, out)| rows(batch, row, out));
+    }
+    let width = n.div_ceil(PANEL).div_ceil(per_batch) * PANEL;
+    for (batch, out) in out.chunks_mut(m * n).enumerate() {
+        let mut blocks: SmallVec<[SmallVec<[&mut [f32]; FEW]>; 8]> =
+            (0..n.div_ceil(width)).map(|_| SmallVec::new()).collect();
+        for row in out.chunks_mut(n) {
+            blocks.iter_mut().zip(row.chunks_mut(width)).for_each(|(block, cells)| block.push(cells));
+        }
+        pool.each(blocks.into_iter().enumerate(), |(i, rows)| {
+            let (column, width) = (i * width, rows[0].len());
+            with_scratch(m * width, |block: &mut [f32]| {
+                let panels = &right(batch)[column * k..];
+                multiply([m, width, k], block, width, false, left(batch), panels, |_, _| {});
+                for (row, (cells, block)) in rows.into_iter().zip(block.chunks(width)).enumerate() {
+                    cells.copy_from_slice(block);
+                    done((batch * m + row) * n + column, cast_slice_mut(cells));
+                }
+            });
+        });
+    }
+}
+
+/// Any class and any inner function, by loops.
+fn plain<T: Number>(
+    kernel: &MatMulKernel,
+    a: &Input,
+    b: &Input,
+    out: &mut [u32],
+    pool: &CpuPool,
+    inner: impl Fn(T, T) -> T + Copy + Sync,
+    done: &(impl Fn(usize, &mut [u32]) + Sync),
+) {
+    let (m, n, k) = (kernel.m, kernel.n, kernel.k);
+    let ((a, a_layout), (b, b_layout)) = (a.strided::<T>(pool), b.strided::<T>(pool));
+    pool.each_unit(out, n, n * k.div_ceil(2), |first, out| {
+        // Rows of one batch element at a time.
+        let (mut row, mut rest) = (first, out);
+        while !rest.is_empty() {
+            let (batch, start) = (row / m, row % m);
+            let (block, after) = rest.split_at_mut((m - start).min(rest.len() / n) * n);
+            let (left, right) = (batch_matrix(&a, &a_layout, batch).at(start, 0), batch_matrix(&b, &b_layout, batch));
+            loops([block.len() / n, n, k], cast_slice_mut(block), left, right, inner);
+            done(row * n, block);
+            (row, rest) = (row + block.len() / n, after);
+        }
+    });
 }
 
 /// Packs a strip of columns of `b`, then adds row after row of it to the output.
 fn loops<T: Number>(
-    k: usize,
-    [m, n]: [usize; 2],
+    [m, n, k]: [usize; 3],
     out: &mut [T],
     a: Matrix<T>,
     b: Matrix<T>,
-    inner: impl Fn(T, T) -> T,
+    inner: impl Fn(T, T) -> T + Copy,
 ) {
     const STRIP: usize = 128;
-    let mut packed = vec![T::ZERO; k * STRIP.min(n)];
-    for start in (0..n).step_by(STRIP) {
-        let width = STRIP.min(n - start);
-        for (p, row) in packed.chunks_mut(width).take(k).enumerate() {
-            let mut at = b.at(p, start).offset;
-            for cell in row {
-                *cell = b.data[at as usize];
-                at += b.column;
-            }
-        }
-        for i in 0..m {
-            let cells = &mut out[i * n + start..i * n + start + width];
-            cells.fill(T::ZERO);
-            for (p, row) in packed.chunks(width).take(k).enumerate() {
-                let left = a.data[a.at(i, p).offset as usize];
-                for (cell, &right) in cells.iter_mut().zip(row) {
-                    *cell = cell.add(inner(left, right));
+    with_scratch(k * STRIP.min(n), |packed: &mut [T]| {
+        for start in (0..n).step_by(STRIP) {
+            let width = STRIP.min(n - start);
+            for (p, row) in packed.chunks_mut(width).take(k).enumerate() {
+                let mut at = b.at(p, start).offset;
+                for cell in row {
+                    *cell = b.data[at as usize];
+                    at += b.column;
                 }
             }
+            for i in 0..m {
+                let cells = &mut out[i * n + start..i * n + start + width];
+                cells.fill(T::ZERO);
+                vectorised(
+                    #[inline(always)]
+                    || {
+                        for (p, row) in packed.chunks(width).take(k).enumerate() {
+                            let left = a.data[a.at(i, p).offset as usize];
+                            for (cell, &right) in cells.iter_mut().zip(row) {
+                                *cell = cell.add(inner(left, right));
+                            }
+                        }
+                    },
+                );
+            }
         }
-    }
+    });
 }
 
 #[cfg(test)]
@@ -271,12 +316,12 @@ mod tests {
             Input { elements: Elements::F32(&x), layout: a.clone() },
             Input { elements: Elements::F32(&y), layout: b.clone() },
         ];
-        matmul(kernel, &inputs, &mut out, &pool);
+        matmul(kernel, &inputs, None, &mut out, &pool, |_, _| {});
         assert_eq!(bytemuck::cast_slice::<u32, f32>(&out), expected, "{kernel:?}");
 
         let halves: Vec<f16> = x.iter().map(|&v| f16::from_f32(v)).collect();
         let inputs = [Input { elements: Elements::F16(&halves), layout: a.clone() }, inputs[1].clone()];
-        matmul(kernel, &inputs, &mut out, &pool);
+        matmul(kernel, &inputs, None, &mut out, &pool, |_, _| {});
         assert_eq!(bytemuck::cast_slice::<u32, f32>(&out), expected, "halves, {kernel:?}");
 
         let whole = |v: &[f32]| v.iter().map(|&v| v as i32).collect::<Vec<_>>();
@@ -285,7 +330,8 @@ mod tests {
             Input { elements: Elements::I32(&x), layout: a.clone() },
             Input { elements: Elements::I32(&y), layout: b.clone() },
         ];
-        matmul(&MatMulKernel { class: DType::I32.class(), ..kernel.clone() }, &inputs, &mut out, &pool);
+        let whole = MatMulKernel { class: DType::I32.class(), ..kernel.clone() };
+        matmul(&whole, &inputs, None, &mut out, &pool, |_, _| {});
         assert_eq!(out.iter().map(|&v| v as i32 as f32).collect::<Vec<_>>(), expected, "whole, {kernel:?}");
     }
 

@@ -44,6 +44,44 @@ fn copy_run<S: Copy>(source: &[S], at: isize, stride: isize, out: &mut [u32], wi
     }
 }
 
+/// Fills rows of `columns` cells by columns, which start `stride` apart and lie together.
+#[inline(always)]
+fn copy_turned<S: Copy>(
+    source: &[S],
+    at: isize,
+    stride: isize,
+    columns: usize,
+    out: &mut [u32],
+    widen: impl Fn(S) -> u32,
+) {
+    let rows = out.len() / columns;
+    for column in 0..columns {
+        let source = &source[(at + column as isize * stride) as usize..][..rows];
+        for (cell, &s) in out[column..].iter_mut().step_by(columns).zip(source) {
+            *cell = widen(s);
+        }
+    }
+}
+
+/// Writes rows of `columns` cells by columns.
+#[inline(always)]
+fn store_turned<S>(
+    target: &mut [S],
+    at: isize,
+    stride: isize,
+    columns: usize,
+    values: &[u32],
+    narrow: impl Fn(u32) -> S,
+) {
+    let rows = values.len() / columns;
+    for column in 0..columns {
+        let target = &mut target[(at + column as isize * stride) as usize..][..rows];
+        for (t, &v) in target.iter_mut().zip(values[column..].iter().step_by(columns)) {
+            *t = narrow(v);
+        }
+    }
+}
+
 impl<'a> Elements<'a> {
     pub(super) fn new(words: &'a [u32], dtype: DType) -> Self {
         match dtype {
@@ -76,6 +114,25 @@ impl<'a> Elements<'a> {
             Self::Blocks(format, s) => {
                 for (i, out) in out.iter_mut().enumerate() {
                     *out = format.get(s, (at + i as isize * stride) as usize).to_bits();
+                }
+            }
+        }
+    }
+
+    /// Rows of `columns` elements that lie together in their columns, which are `stride` apart.
+    pub(super) fn load_turned(self, at: isize, stride: isize, columns: usize, out: &mut [u32]) {
+        match self {
+            Self::F32(s) => copy_turned(s, at, stride, columns, out, f32::to_bits),
+            Self::F16(s) => copy_turned(s, at, stride, columns, out, |v| v.to_f32().to_bits()),
+            Self::I32(s) => copy_turned(s, at, stride, columns, out, |v| v as u32),
+            Self::U32(s) => copy_turned(s, at, stride, columns, out, |v| v),
+            Self::I8(s) => copy_turned(s, at, stride, columns, out, |v| i32::from(v) as u32),
+            Self::U8(s) => copy_turned(s, at, stride, columns, out, u32::from),
+            Self::Blocks(format, s) => {
+                for (i, out) in out.iter_mut().enumerate() {
+                    let (row, column) = (i / columns, i % columns);
+                    let place = at + column as isize * stride + row as isize;
+                    *out = format.get(s, place as usize).to_bits();
                 }
             }
         }
@@ -175,6 +232,16 @@ impl<'a> ElementsMut<'a> {
         }
     }
 
+    /// The words of some elements, if they are 32 bits wide; a kernel's result always is.
+    pub(super) fn words(&mut self, range: core::ops::Range<usize>) -> &mut [u32] {
+        match self {
+            Self::F32(s) => cast_slice_mut(&mut s[range]),
+            Self::I32(s) => cast_slice_mut(&mut s[range]),
+            Self::U32(s) => &mut s[range],
+            Self::F16(_) | Self::I8(_) | Self::U8(_) | Self::Bool(_) => &mut [],
+        }
+    }
+
     /// Cut in two before element `at`.
     pub(super) fn split_at(self, at: usize) -> (Self, Self) {
         macro_rules! split {
@@ -205,6 +272,18 @@ impl<'a> ElementsMut<'a> {
             Self::Bool(s) => store_run(s, at, stride, values, |v| u8::from(v != 0)),
         }
     }
+    /// Packs rows of `columns` values whose columns lie together, `stride` apart.
+    pub(super) fn store_turned(&mut self, at: isize, stride: isize, columns: usize, values: &[u32]) {
+        match self {
+            Self::F32(s) => store_turned(s, at, stride, columns, values, f32::from_bits),
+            Self::F16(s) => store_turned(s, at, stride, columns, values, |v| f16::from_f32(f32::from_bits(v))),
+            Self::I32(s) => store_turned(s, at, stride, columns, values, |v| v as i32),
+            Self::U32(s) => store_turned(s, at, stride, columns, values, |v| v),
+            Self::I8(s) => store_turned(s, at, stride, columns, values, |v| v as i8),
+            Self::U8(s) => store_turned(s, at, stride, columns, values, |v| v as u8),
+            Self::Bool(s) => store_turned(s, at, stride, columns, values, |v| u8::from(v != 0)),
+        }
+    }
 }
 
 /// An input of a twin.
@@ -229,7 +308,7 @@ impl<'a> Input<'a> {
             _ => {
                 let mut values = vec![T::ZERO; n];
                 if contiguous {
-                    let chunks = values.chunks_mut(WIDEN).enumerate().collect();
+                    let chunks = values.chunks_mut(WIDEN).enumerate();
                     pool.each(chunks, |(i, chunk)| self.range(i * WIDEN, chunk));
                 } else {
                     let words: &mut [u32] = cast_slice_mut(&mut values);

@@ -20,10 +20,12 @@ pub(super) trait Number: Pod + PartialOrd + PartialEq + core::fmt::Debug + Send 
     fn div_count(self, count: usize) -> Self;
     fn is_nan(self) -> bool;
     /// The larger; NaN wins.
+    #[inline(always)]
     fn larger(self, other: Self) -> Self {
         if self > other || self.is_nan() { self } else { other }
     }
     /// The smaller; NaN wins.
+    #[inline(always)]
     fn smaller(self, other: Self) -> Self {
         if self < other || self.is_nan() { self } else { other }
     }
@@ -54,6 +56,7 @@ impl Number for f32 {
     fn mul(self, other: Self) -> Self {
         self * other
     }
+    #[inline(always)]
     fn div_count(self, count: usize) -> Self {
         self / count as f32
     }
@@ -96,6 +99,7 @@ macro_rules! whole {
             fn mul(self, other: Self) -> Self {
                 self.wrapping_mul(other)
             }
+            #[inline(always)]
             fn div_count(self, count: usize) -> Self {
                 // Counts are sizes of windows and axes, far below 2³¹.
                 self / (count.max(1) as Self)

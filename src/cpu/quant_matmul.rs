@@ -3,9 +3,11 @@
 
 use std::borrow::Cow;
 
-use super::matmul::{Matrix, gemm};
+use super::CpuPool;
+use super::gemm::{Matrix, gemm};
 use super::memory::{Elements, Input};
-use super::{CpuPool, GRAIN};
+use super::scratch::with_scratch;
+use super::simd::vectorised;
 use crate::kernel::QuantMatMulKernel;
 use crate::tensor::BlockFormat;
 
@@ -23,6 +25,7 @@ enum Weights<'a> {
 
 impl Weights<'_> {
     /// Widens a row.
+    #[inline(always)]
     fn row(self, row: usize, out: &mut [f32]) {
         match self {
             Self::Blocks { format, words, first } => {
@@ -41,6 +44,7 @@ impl Weights<'_> {
     }
 
     /// The product of a row with `x`, of the row's length.
+    #[inline(always)]
     fn dot(self, row: usize, x: &[f32]) -> f32 {
         match self {
             Self::Blocks { format, words, first } => {
@@ -106,24 +110,24 @@ pub(super) fn quant_matmul(kernel: &QuantMatMulKernel, inputs: &[Input], out: &m
         _ => return,
     };
     let x: Cow<[f32]> = x.contiguous(pool);
+    if m <= FEW {
+        for (row, x) in out.chunks_mut(n).zip(x.chunks(k)) {
+            pool.each_unit(row, 1, k / 2, |first, cells| {
+                vectorised(
+                    #[inline(always)]
+                    || cells.iter_mut().enumerate().for_each(|(j, cell)| *cell = weights.dot(first + j, x)),
+                );
+            });
+        }
+        return;
+    }
     // A multiplication and an addition count half, because many are done at once.
-    let parts = (m * n * k / 8 / GRAIN).clamp(1, if pool.threads() == 1 { 1 } else { pool.threads() * 4 });
-    let width = n.div_ceil(parts).max(1);
+    let width = n.div_ceil(pool.parts(m * n * k / 8));
     let mut strips: Vec<(usize, Vec<&mut [f32]>)> = (0..n.div_ceil(width)).map(|i| (i * width, Vec::new())).collect();
     for row in out.chunks_mut(n) {
         strips.iter_mut().zip(row.chunks_mut(width)).for_each(|(strip, cells)| strip.1.push(cells));
     }
-    pool.each(strips, |(first, mut rows)| {
-        if m <= FEW {
-            for (row, x) in rows.iter_mut().zip(x.chunks(k)) {
-                for (j, cell) in row.iter_mut().enumerate() {
-                    *cell = weights.dot(first + j, x);
-                }
-            }
-        } else {
-            panels(kernel, weights, &x, first, &mut rows);
-        }
-    });
+    pool.each(strips, |(first, mut rows)| panels(kernel, weights, &x, first, &mut rows));
 }
 
 /// The columns of `rows`, of which the first is column `first`, by way of widened weights.
@@ -131,19 +135,23 @@ fn panels(kernel: &QuantMatMulKernel, weights: Weights, x: &[f32], first: usize,
     let (m, k) = (kernel.m, kernel.k);
     let width = rows.first().map_or(0, |row| row.len());
     let step = (PANEL / 4 / k).clamp(8, 128).min(width);
-    let (mut wide, mut block) = (vec![0f32; step * k], vec![0f32; m * step]);
-    for start in (0..width).step_by(step) {
-        let columns = step.min(width - start);
-        for (j, row) in wide.chunks_exact_mut(k).take(columns).enumerate() {
-            weights.row(first + start + j, row);
+    with_scratch(step * (k + m), |buffer: &mut [f32]| {
+        let (wide, block) = buffer.split_at_mut(step * k);
+        for start in (0..width).step_by(step) {
+            let columns = step.min(width - start);
+            let wide = &mut wide[..columns * k];
+            vectorised(
+                #[inline(always)]
+                || wide.chunks_exact_mut(k).enumerate().for_each(|(j, row)| weights.row(first + start + j, row)),
+            );
+            let a = Matrix { data: x, offset: 0, row: k as isize, column: 1 };
+            let b = Matrix { data: wide, offset: 0, row: 1, column: k as isize };
+            gemm([m, columns, k], &mut block[..m * columns], columns, false, a, b);
+            for (row, cells) in rows.iter_mut().zip(block.chunks(columns)) {
+                row[start..start + columns].copy_from_slice(cells);
+            }
         }
-        let a = Matrix { data: x, offset: 0, row: k as isize, column: 1 };
-        let b = Matrix { data: &wide[..columns * k], offset: 0, row: 1, column: k as isize };
-        gemm([m, columns, k], &mut block, columns, false, a, b);
-        for (row, cells) in rows.iter_mut().zip(block.chunks(columns)) {
-            row[start..start + columns].copy_from_slice(cells);
-        }
-    }
+    });
 }
 
 #[cfg(test)]

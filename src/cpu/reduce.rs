@@ -4,6 +4,8 @@ use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::memory::Input;
 use super::number::{Number, with_class};
+use super::scratch::with_scratch;
+use super::simd::vectorised;
 use super::{CpuPool, GRAIN};
 use crate::kernel::ReduceKernel;
 use crate::record::ReduceKind;
@@ -12,7 +14,7 @@ use crate::record::ReduceKind;
 /// number of threads.
 const BLOCK: usize = 1024;
 /// Independent sums, so that they fit vectors and do not wait for each other.
-const LANES: usize = 16;
+const LANES: usize = 32;
 
 /// Folds a slice in lanes.
 #[inline(always)]
@@ -35,11 +37,13 @@ fn fold<T: Number>(x: &[T], start: T, f: impl Fn(T, T) -> T + Copy, join: impl F
 }
 
 /// The sum of `f` over a slice: blocks in lanes, the blocks' sums in double precision.
+#[inline(always)]
 pub(super) fn sum_f32(x: &[f32], f: impl Fn(f32) -> f32 + Copy) -> f64 {
     x.chunks(BLOCK).map(|block| f64::from(fold(block, 0.0, |a, v| a + f(v), |a, b| a + b))).sum()
 }
 
 /// The largest of a slice; NaN wins.
+#[inline(always)]
 pub(super) fn max_f32(x: &[f32]) -> f32 {
     fold(x, f32::LOWEST, f32::larger, f32::larger)
 }
@@ -51,6 +55,7 @@ trait Sum: Number {
 }
 
 impl Sum for f32 {
+    #[inline(always)]
     fn sum_row(x: &[f32], squares: bool) -> f32 {
         (if squares { sum_f32(x, |v| v * v) } else { sum_f32(x, |v| v) }) as f32
     }
@@ -59,6 +64,7 @@ impl Sum for f32 {
 macro_rules! wrapping_sum {
     ($($type:ty),*) => {$(
         impl Sum for $type {
+            #[inline(always)]
             fn sum_row(x: &[$type], squares: bool) -> $type {
                 if squares {
                     x.iter().fold(0, |a, &v| a.wrapping_add(v.wrapping_mul(v)))
@@ -72,6 +78,7 @@ macro_rules! wrapping_sum {
 wrapping_sum!(i32, u32);
 
 /// One contiguous row.
+#[inline(always)]
 fn row<T: Sum>(kind: ReduceKind, x: &[T]) -> T {
     match kind {
         ReduceKind::Sum => T::sum_row(x, false),
@@ -84,8 +91,9 @@ fn row<T: Sum>(kind: ReduceKind, x: &[T]) -> T {
     }
 }
 
-/// Columns `start..start + out.len()` of one `[n, inner]`, row after row.
-fn columns<T: Number>(kind: ReduceKind, x: &[T], inner: usize, start: usize, out: &mut [T]) {
+/// Columns `start..start + out.len()` of one `[n, inner]`, row after row. `block` is room for as many.
+#[inline(always)]
+fn columns<T: Number>(kind: ReduceKind, x: &[T], inner: usize, start: usize, block: &mut [T], out: &mut [T]) {
     let n = x.len() / inner;
     let rows = || x.chunks(inner).map(|row| &row[start..]);
     macro_rules! fold {
@@ -99,7 +107,7 @@ fn columns<T: Number>(kind: ReduceKind, x: &[T], inner: usize, start: usize, out
     match kind {
         ReduceKind::Sum | ReduceKind::Mean | ReduceKind::SumSquares => {
             // Two levels, so that rounding errors grow with the number of blocks and not of rows.
-            let mut block = vec![T::ZERO; out.len()];
+            block.fill(T::ZERO);
             out.fill(T::ZERO);
             for (i, row) in rows().enumerate() {
                 if kind == ReduceKind::SumSquares {
@@ -108,7 +116,7 @@ fn columns<T: Number>(kind: ReduceKind, x: &[T], inner: usize, start: usize, out
                     block.iter_mut().zip(row).for_each(|(b, &v)| *b = b.add(v));
                 }
                 if i % 64 == 63 || i + 1 == n {
-                    for (o, b) in out.iter_mut().zip(&mut block) {
+                    for (o, b) in out.iter_mut().zip(&mut *block) {
                         *o = o.add(*b);
                         *b = T::ZERO;
                     }
@@ -125,16 +133,17 @@ fn columns<T: Number>(kind: ReduceKind, x: &[T], inner: usize, start: usize, out
     }
 }
 
-/// Whether `new` replaces `best`, met earlier: NaN is better than any number, and only `last` lets an equal one in.
+/// Whether `new` replaces `best`, met earlier: NaN is better than any number, and only `last` lets an equal one in. Without branches, so that
+/// loops over it become vector code.
 #[inline(always)]
 fn better<T: Number>(new: T, best: T, largest: bool, last: bool) -> bool {
-    if best.is_nan() {
-        return last && new.is_nan();
-    }
-    new.is_nan() || (if largest { new > best } else { new < best }) || (last && new == best)
+    let beats = (largest & (new > best)) | (!largest & (new < best)) | (last & (new == best));
+    let (new, best) = (new.is_nan(), best.is_nan());
+    (best & last & new) | (!best & (new | beats))
 }
 
 /// Position of the best of one contiguous row: the value first, which is quick to find, and then where it is.
+#[inline(always)]
 fn row_position<T: Number>(x: &[T], largest: bool, last: bool) -> i32 {
     let best =
         if largest { fold(x, T::LOWEST, T::larger, T::larger) } else { fold(x, T::HIGHEST, T::smaller, T::smaller) };
@@ -142,15 +151,24 @@ fn row_position<T: Number>(x: &[T], largest: bool, last: bool) -> i32 {
     (if last { x.iter().rposition(hit) } else { x.iter().position(hit) }).unwrap_or(0) as i32
 }
 
-/// Positions of the best of columns `start..start + out.len()` of one `[n, inner]`.
-fn positions<T: Number>(x: &[T], inner: usize, start: usize, out: &mut [i32], largest: bool, last: bool) {
-    for (c, o) in out.iter_mut().enumerate() {
-        let mut best = x[start + c];
-        *o = 0;
-        for (i, &v) in x[start + c..].iter().step_by(inner).enumerate().skip(1) {
-            if better(v, best, largest, last) {
-                (best, *o) = (v, i as i32);
-            }
+/// Positions of the best of columns `start..start + out.len()` of one `[n, inner]`. `best` is room for as many.
+#[inline(always)]
+fn positions<T: Number>(
+    x: &[T],
+    inner: usize,
+    start: usize,
+    best: &mut [T],
+    out: &mut [i32],
+    largest: bool,
+    last: bool,
+) {
+    best.copy_from_slice(&x[start..start + out.len()]);
+    out.fill(0);
+    for (i, row) in x.chunks(inner).enumerate().skip(1) {
+        for ((o, best), &v) in out.iter_mut().zip(&mut *best).zip(&row[start..]) {
+            let take = better(v, *best, largest, last);
+            *best = if take { v } else { *best };
+            *o = if take { i as i32 } else { *o };
         }
     }
 }
@@ -164,29 +182,47 @@ pub(super) fn reduce(kernel: &ReduceKernel, inputs: &[Input], out: &mut [u32], p
     let (n, inner) = (kernel.n, kernel.inner);
     with_class!(kernel.class, T => {
         let x = x.contiguous::<T>(pool);
+        let plane = |outer: usize| &x[outer * n * inner..][..n * inner];
         if let ReduceKind::ArgMax { last } | ReduceKind::ArgMin { last } = kernel.kind {
             let largest = matches!(kernel.kind, ReduceKind::ArgMax { .. });
             pool.each_unit(cast_slice_mut::<_, i32>(out), 1, n * 2, |first, out| {
                 if inner == 1 {
                     let rows = out.iter_mut().zip(x[first * n..].chunks(n));
-                    return rows.for_each(|(o, x)| *o = row_position(x, largest, last));
+                    return vectorised(
+                        #[inline(always)]
+                        || rows.for_each(|(o, x)| *o = row_position(x, largest, last)),
+                    );
                 }
-                spans(first, out, inner, |outer, start, out| {
-                    positions(&x[outer * n * inner..][..n * inner], inner, start, out, largest, last);
+                with_scratch(inner.min(out.len()), |best: &mut [T]| {
+                    spans(first, out, inner, |outer, start, out| {
+                        let best = &mut best[..out.len()];
+                        vectorised(
+                            #[inline(always)]
+                            || positions(plane(outer), inner, start, best, out, largest, last),
+                        );
+                    });
                 });
             });
         } else if inner == 1 && kernel.outer == 1 && n > 2 * GRAIN && kernel.kind != ReduceKind::Prod {
             long_row::<T>(kernel.kind, &x, out, pool);
         } else if inner == 1 {
             pool.each_unit(cast_slice_mut::<_, T>(out), 1, n, |first, out| {
-                for (o, x) in out.iter_mut().zip(x[first * n..].chunks(n)) {
-                    *o = row(kernel.kind, x);
-                }
+                let rows = out.iter_mut().zip(x[first * n..].chunks(n));
+                vectorised(
+                    #[inline(always)]
+                    || rows.for_each(|(o, x)| *o = row(kernel.kind, x)),
+                );
             });
         } else {
             pool.each_unit(cast_slice_mut::<_, T>(out), 1, n, |first, out| {
-                spans(first, out, inner, |outer, start, out| {
-                    columns(kernel.kind, &x[outer * n * inner..][..n * inner], inner, start, out);
+                with_scratch(inner.min(out.len()), |block: &mut [T]| {
+                    spans(first, out, inner, |outer, start, out| {
+                        let block = &mut block[..out.len()];
+                        vectorised(
+                            #[inline(always)]
+                            || columns(kernel.kind, plane(outer), inner, start, block, out),
+                        );
+                    });
                 });
             });
         }
@@ -202,9 +238,11 @@ fn long_row<T: Sum>(kind: ReduceKind, x: &[T], out: &mut [u32], pool: &CpuPool) 
         kind => (kind, kind),
     };
     pool.each_unit(&mut parts, 1, GRAIN, |first, parts| {
-        for (part, x) in parts.iter_mut().zip(x[first * GRAIN..].chunks(GRAIN)) {
-            *part = row(each, x);
-        }
+        let rows = parts.iter_mut().zip(x[first * GRAIN..].chunks(GRAIN));
+        vectorised(
+            #[inline(always)]
+            || rows.for_each(|(part, x)| *part = row(each, x)),
+        );
     });
     let mut result = row(all, &parts);
     if kind == ReduceKind::Mean {

@@ -3,6 +3,7 @@
 use super::CpuPool;
 use super::memory::Input;
 use super::reduce::sum_f32;
+use super::simd::vectorised;
 use crate::kernel::RowNormKernel;
 use crate::record::NormKind;
 
@@ -16,30 +17,42 @@ pub(super) fn row_norm(kernel: &RowNormKernel, inputs: &[Input], out: &mut [f32]
     let weight = if kernel.weight { affine.next() } else { None };
     let bias = if kernel.bias { affine.next() } else { None };
     pool.each_unit(out, n, n * 4, |first, out| {
-        for (out, x) in out.chunks_mut(n).zip(x[first * n..].chunks(n)) {
-            let (mean, scale) = match kernel.kind {
-                NormKind::Layer => {
-                    let mean = (sum_f32(x, |v| v) / n as f64) as f32;
-                    let variance = sum_f32(x, |v| (v - mean) * (v - mean)) / n as f64;
-                    (mean, (variance + epsilon).sqrt())
+        vectorised(
+            #[inline(always)]
+            || {
+                for (out, x) in out.chunks_mut(n).zip(x[first * n..].chunks(n)) {
+                    row(kernel.kind, epsilon, x, out);
+                    if let Some(weight) = &weight {
+                        out.iter_mut().zip(weight.iter()).for_each(|(o, &w)| *o *= w);
+                    }
+                    if let Some(bias) = &bias {
+                        out.iter_mut().zip(bias.iter()).for_each(|(o, &b)| *o += b);
+                    }
                 }
-                NormKind::Rms => (0.0, (sum_f32(x, |v| v * v) / n as f64 + epsilon).sqrt()),
-                NormKind::L2 => {
-                    let norm = sum_f32(x, |v| v * v).sqrt();
-                    // In this form NaN stays.
-                    (0.0, if norm < epsilon { epsilon } else { norm })
-                }
-            };
-            let scale = (1.0 / scale) as f32;
-            out.iter_mut().zip(x).for_each(|(o, &v)| *o = (v - mean) * scale);
-            if let Some(weight) = &weight {
-                out.iter_mut().zip(weight.iter()).for_each(|(o, &w)| *o *= w);
-            }
-            if let Some(bias) = &bias {
-                out.iter_mut().zip(bias.iter()).for_each(|(o, &b)| *o += b);
-            }
-        }
+            },
+        );
     });
+}
+
+/// One row, without weight and bias.
+#[inline(always)]
+fn row(kind: NormKind, epsilon: f64, x: &[f32], out: &mut [f32]) {
+    let n = x.len() as f64;
+    let (mean, scale) = match kind {
+        NormKind::Layer => {
+            let mean = (sum_f32(x, |v| v) / n) as f32;
+            let variance = sum_f32(x, |v| (v - mean) * (v - mean)) / n;
+            (mean, (variance + epsilon).sqrt())
+        }
+        NormKind::Rms => (0.0, (sum_f32(x, |v| v * v) / n + epsilon).sqrt()),
+        NormKind::L2 => {
+            let norm = sum_f32(x, |v| v * v).sqrt();
+            // In this form NaN stays.
+            (0.0, if norm < epsilon { epsilon } else { norm })
+        }
+    };
+    let scale = (1.0 / scale) as f32;
+    out.iter_mut().zip(x).for_each(|(o, &v)| *o = (v - mean) * scale);
 }
 
 #[cfg(test)]

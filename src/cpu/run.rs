@@ -5,11 +5,12 @@ use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 use bytemuck::{cast_slice, cast_slice_mut};
 use smallvec::SmallVec;
 
-use super::map::{MapInput, MapOutput, MapSource};
+use super::fused::{Places, Temporary, run_map, run_prologue, shared_output};
+use super::map::MapSource;
 use super::memory::{Elements, ElementsMut, Input};
-use super::{CpuPool, attention, block_copy, conv, conv_transpose, cumsum, gather, map, matmul, pool as pooling};
+use super::{CpuPool, HostWords, attention, block_copy, conv, conv_transpose, cumsum, gather, matmul, pool as pooling};
 use super::{quant_matmul, quantize, reduce, row_norm, scatter, softmax, taps, top_k};
-use crate::kernel::{Kernel, MapKernel};
+use crate::kernel::Kernel;
 use crate::plan::{Operand, Plan, Region, Source, Step};
 use crate::tensor::Storage;
 
@@ -17,6 +18,8 @@ use crate::tensor::Storage;
 struct Memory<'a> {
     slots: &'a [Arc<Storage>],
     scratch: &'a mut [u32],
+    /// Behind the scratch memory: values between a kernel and what is fused to it.
+    temporary: &'a mut [u32],
     regions: &'a [Region],
     constants: &'a [Arc<[u32]>],
 }
@@ -30,8 +33,9 @@ pub(crate) fn run_plan(
     scratch: &mut Vec<u32>,
     pool: &CpuPool,
 ) -> Vec<(usize, u32)> {
-    if scratch.len() < plan.scratch_words {
-        scratch.resize(plan.scratch_words, 0);
+    let temporary = plan.steps.iter().map(|step| Temporary::of(step).words()).max().unwrap_or(0);
+    if scratch.len() < plan.scratch_words + temporary {
+        scratch.resize(plan.scratch_words + temporary, 0);
     }
     for upload in &plan.uploads {
         let words = &host[upload.host as usize];
@@ -46,14 +50,14 @@ pub(crate) fn run_plan(
                 let region = plan.regions[r as usize];
                 copy(&mut scratch[region.offset..region.offset + region.words]);
             }
-            Source::Constant(_) | Source::Iota => {}
+            Source::Constant(_) | Source::Iota | Source::Fused => {}
         }
     }
-    let mut memory = Memory { slots, scratch, regions: &plan.regions, constants: &plan.constants };
+    let (scratch, temporary) = scratch.split_at_mut(plan.scratch_words);
+    let mut memory = Memory { slots, scratch, temporary, regions: &plan.regions, constants: &plan.constants };
     let mut faults = Vec::new();
     for (i, step) in plan.steps.iter().enumerate() {
-        let numbers: SmallVec<[u32; 4]> = step.scalars.iter().map(|&s| scalars[s as usize]).collect();
-        let count = memory.run(step, &numbers, pool);
+        let count = memory.run(step, scalars, pool);
         if count > 0 {
             faults.push((i, count));
         }
@@ -78,14 +82,16 @@ pub(crate) fn read_words(plan: &Plan, operand: &Operand, slots: &[Arc<Storage>],
         }
         Source::Constant(c) => copy(&plan.constants[c as usize]),
         Source::Iota => (0..elements).for_each(|i| out[i] = operand.layout.position(i) as u32),
+        // Never leaves its step.
+        Source::Fused => {}
     }
     out
 }
 
 /// A storage locked for one step.
 enum Guard<'a> {
-    Read(RwLockReadGuard<'a, Vec<u32>>),
-    Write(RwLockWriteGuard<'a, Vec<u32>>),
+    Read(RwLockReadGuard<'a, HostWords>),
+    Write(RwLockWriteGuard<'a, HostWords>),
 }
 
 /// The words of one operand that shares its memory with an output, and the position of the first element there.
@@ -95,7 +101,7 @@ type Copied = Option<(Vec<u32>, usize)>;
 fn lock<'a>(slots: &'a [Arc<Storage>], step: &Step) -> SmallVec<[(u32, Guard<'a>); 4]> {
     let mut named: SmallVec<[(u64, u32, bool); 8]> = SmallVec::new();
     let outputs = step.outputs.iter().map(|o| (o, true));
-    for (operand, write) in outputs.chain(step.inputs.iter().map(|i| (i, false))) {
+    for (operand, write) in outputs.chain(step.reads().map(|i| (i, false))) {
         if let Source::Slot(s) = operand.source
             && named.iter().all(|n| n.1 != s)
         {
@@ -139,29 +145,31 @@ fn split_scratch<'a>(mut rest: &'a mut [u32], written: &[Region]) -> Split<'a> {
     (gaps, pieces)
 }
 
-/// The output whose every element an input of a map shares, so that it can be read where it will be written.
-fn in_place(step: &Step, input: &Operand) -> Option<usize> {
-    match &step.kernel {
-        // A moved output is not where its layout says.
-        Kernel::Map(kernel) if kernel.dynamic_out.is_none() => step.outputs.iter().position(|output| output == input),
-        _ => None,
-    }
-}
-
 impl Memory<'_> {
-    /// One step; gives its out-of-range indices.
+    /// One step; gives its out-of-range indices. `scalars` are the batch's.
     fn run(&mut self, step: &Step, scalars: &[u32], pool: &CpuPool) -> u32 {
         let mut guards = lock(self.slots, step);
         let written: SmallVec<[Region; 2]> =
             step.outputs.iter().filter_map(|o| self.region(o.source)).filter(|r| r.words > 0).collect();
-        let copies: SmallVec<[Copied; 4]> =
-            step.inputs.iter().map(|input| self.copy_shared(step, input, &guards, &written)).collect();
+        // The kernel's own operands, then those of what is fused to it.
+        let fused = [&step.prologue, &step.epilogue].map(|fused| fused.as_ref().map_or(&[][..], |f| &f.inputs[..]));
+        let operands: SmallVec<[&Operand; 8]> = step.inputs.iter().chain(fused.into_iter().flatten()).collect();
+        // Elementwise work may read an element where it will be written, unless a number moves that place.
+        let still = match &step.kernel {
+            Kernel::Map(kernel) if kernel.dynamic_out.is_none() => 0,
+            Kernel::Map(_) => operands.len(),
+            _ => operands.len() - fused[1].len(),
+        };
+        let in_place = |i: usize| i >= still && shared_output(operands[i], &step.outputs).is_some();
+        let copies: SmallVec<[Copied; 8]> = (0..operands.len())
+            .map(|i| if in_place(i) { None } else { self.copy_shared(operands[i], &guards, &written) })
+            .collect();
         let (gaps, mut pieces) = split_scratch(self.scratch, &written);
         let (mut reads, mut writes) =
-            (SmallVec::<[(u32, &[u32]); 4]>::new(), SmallVec::<[(u32, &mut [u32]); 2]>::new());
+            (SmallVec::<[(u32, &HostWords); 4]>::new(), SmallVec::<[(u32, &mut [u32]); 2]>::new());
         for (s, guard) in &mut guards {
             match guard {
-                Guard::Read(words) => reads.push((*s, &words[..])),
+                Guard::Read(words) => reads.push((*s, &**words)),
                 Guard::Write(words) => writes.push((*s, &mut words[..])),
             }
         }
@@ -178,14 +186,13 @@ impl Memory<'_> {
                 Source::Scratch(r) => {
                     pieces.iter().position(|p| p.0 == self.regions[r as usize]).map(|i| pieces.swap_remove(i).1)
                 }
-                Source::Constant(_) | Source::Iota => None,
+                Source::Constant(_) | Source::Iota | Source::Fused => None,
             };
             memories.push(ElementsMut::new(words.unwrap_or_default(), output.dtype));
             sources.push(output.source);
         }
 
-        let inputs: SmallVec<[Input; 4]> = step
-            .inputs
+        let mut inputs: SmallVec<[Input; 8]> = operands
             .iter()
             .zip(&copies)
             .map(|(input, copied)| {
@@ -195,25 +202,31 @@ impl Memory<'_> {
                     return Input { elements: Elements::new(words, input.dtype), layout };
                 }
                 let words = match input.source {
-                    Source::Slot(s) => reads.iter().find(|r| r.0 == s).map_or(&[][..], |r| r.1),
+                    Source::Slot(s) => reads.iter().find(|r| r.0 == s).map_or(&[][..], |r| &r.1[..]),
                     Source::Scratch(r) => {
                         let Region { offset, words } = self.regions[r as usize];
                         let gap = gaps.iter().find(|g| g.0 <= offset && offset + words <= g.0 + g.1.len());
                         gap.map_or(&[][..], |g| &g.1[offset - g.0..][..words])
                     }
                     Source::Constant(c) => &self.constants[c as usize],
-                    Source::Iota => &[],
+                    Source::Iota | Source::Fused => &[],
                 };
                 Input { elements: Elements::new(words, input.dtype), layout }
             })
             .collect();
 
+        let numbers =
+            |positions: &[u32]| -> SmallVec<[u32; 4]> { positions.iter().map(|&s| scalars[s as usize]).collect() };
+        let own = numbers(&step.scalars);
         if let Kernel::Map(kernel) = &step.kernel {
-            run_map(kernel, step, &inputs, &sources, memories, scalars, pool);
+            let places = Places { outputs: &step.outputs, sources: &sources, memories };
+            let none = MapSource::Elements(Elements::U32(&[]));
+            run_map(kernel, (&step.inputs, &inputs), none, places, &own, pool);
             return 0;
         }
-        let Some(output) = step.outputs.first() else { return 0 };
-        if let (Some(format), Some(ElementsMut::U32(words))) = (output.dtype.block_format(), memories.first_mut()) {
+        if let (Some(output), Some(ElementsMut::U32(words))) = (step.outputs.first(), memories.first_mut())
+            && let Some(format) = output.dtype.block_format()
+        {
             let first = output.layout.offset / format.elements;
             match &step.kernel {
                 Kernel::Quantize(kernel) => quantize::quantize(kernel, &inputs, words, first, pool),
@@ -222,22 +235,38 @@ impl Memory<'_> {
             }
             return 0;
         }
-        let range = output.layout.offset..output.layout.offset + output.layout.elements();
-        let out: &mut [u32] = match memories.first_mut() {
-            Some(ElementsMut::F32(out)) => cast_slice_mut(&mut out[range]),
-            Some(ElementsMut::I32(out)) => cast_slice_mut(&mut out[range]),
-            Some(ElementsMut::U32(out)) => &mut out[range],
-            // Outputs of all but maps are 32 bits wide.
-            _ => return 0,
+        let temporary = Temporary::of(step);
+        let (x, rest) = self.temporary.split_at_mut(temporary.x);
+        let value = &mut rest[..temporary.value];
+        let (own_inputs, fused_inputs) = inputs.split_at_mut(step.inputs.len());
+        let (prologue_inputs, epilogue_inputs) = fused_inputs.split_at(fused[0].len());
+        if let Some(prologue) = &step.prologue {
+            run_prologue(prologue, prologue_inputs, x, &numbers(&prologue.scalars), pool);
+            own_inputs[0].elements = Elements::new(x, step.inputs[0].dtype);
+        }
+        let out = match temporary.target {
+            Some(target) => {
+                let layout = &step.outputs[target].layout;
+                memories[target].words(layout.offset..layout.offset + layout.elements())
+            }
+            None => &mut *value,
         };
-        run_twin(&step.kernel, &inputs, out, scalars, pool)
+        let words = step.inputs.get(1).and_then(|input| reads.iter().find(|r| Source::Slot(r.0) == input.source));
+        let faults = run_twin(&step.kernel, own_inputs, words.map(|r| r.1), out, &own, pool);
+        if let Some(epilogue) = &step.epilogue {
+            let value = match temporary.target {
+                Some(target) => MapSource::InPlace(target),
+                None => MapSource::Elements(Elements::U32(value)),
+            };
+            let places = Places { outputs: &step.outputs, sources: &sources, memories };
+            let operands = (&epilogue.inputs[..], epilogue_inputs);
+            run_map(&epilogue.map, operands, value, places, &numbers(&epilogue.scalars), pool);
+        }
+        faults
     }
 
     /// A copy of an input that shares words with an output without being in place: it is read before anything is written.
-    fn copy_shared(&self, step: &Step, input: &Operand, guards: &[(u32, Guard)], written: &[Region]) -> Copied {
-        if in_place(step, input).is_some() {
-            return None;
-        }
+    fn copy_shared(&self, input: &Operand, guards: &[(u32, Guard)], written: &[Region]) -> Copied {
         let words = match input.source {
             Source::Slot(s) => match &guards.iter().find(|g| g.0 == s)?.1 {
                 Guard::Write(words) => &words[..],
@@ -248,7 +277,7 @@ impl Memory<'_> {
                 let meets = |w: &Region| w.offset < r.offset + r.words && r.offset < w.offset + w.words;
                 written.iter().any(meets).then(|| &self.scratch[r.offset..r.offset + r.words])?
             }
-            Source::Constant(_) | Source::Iota => return None,
+            Source::Constant(_) | Source::Iota | Source::Fused => return None,
         };
         let (span, (group, group_words)) = (input.layout.span(), input.dtype.group());
         let first = span.start / group;
@@ -264,50 +293,19 @@ impl Memory<'_> {
     }
 }
 
-/// Maps may have several outputs, anywhere. `sources` are those of the `memories`.
-fn run_map(
-    kernel: &MapKernel,
-    step: &Step,
+/// All other kernels; `out` is what they write, of their output's 32-bit type, `words` are those of input 1 if it is a storage. Gives the
+/// out-of-range indices.
+fn run_twin(
+    kernel: &Kernel,
     inputs: &[Input],
-    sources: &[Source],
-    memories: Vec<ElementsMut>,
+    words: Option<&HostWords>,
+    out: &mut [u32],
     scalars: &[u32],
     pool: &CpuPool,
-) {
-    let moved = match (kernel.dynamic_out, scalars.last()) {
-        (Some(stride), Some(&steps)) => steps as isize * stride,
-        _ => 0,
-    };
-    let inputs: Vec<MapInput> = inputs
-        .iter()
-        .zip(&step.inputs)
-        .map(|(input, operand)| MapInput {
-            source: match in_place(step, operand) {
-                _ if operand.source == Source::Iota => MapSource::Iota,
-                Some(output) => MapSource::InPlace(output),
-                None => MapSource::Elements(input.elements),
-            },
-            strides: &input.layout.strides,
-            offset: input.layout.offset as isize,
-        })
-        .collect();
-    let outputs: Vec<MapOutput> = step
-        .outputs
-        .iter()
-        .map(|output| MapOutput {
-            memory: sources.iter().position(|s| *s == output.source).unwrap_or(0),
-            strides: &output.layout.strides,
-            offset: output.layout.offset as isize + moved,
-        })
-        .collect();
-    map::map(kernel, &inputs, &outputs, memories, scalars, pool);
-}
-
-/// All other kernels; `out` is what they write, of their output's 32-bit type. Gives the out-of-range indices.
-fn run_twin(kernel: &Kernel, inputs: &[Input], out: &mut [u32], scalars: &[u32], pool: &CpuPool) -> u32 {
+) -> u32 {
     match kernel {
         Kernel::Map(_) => {}
-        Kernel::MatMul(kernel) => matmul::matmul(kernel, inputs, out, pool),
+        Kernel::MatMul(kernel) => matmul::matmul(kernel, inputs, words, out, pool, |_, _| {}),
         Kernel::QuantMatMul(kernel) => quant_matmul::quant_matmul(kernel, inputs, cast_slice_mut(out), pool),
         // Their outputs are not of 32 bits.
         Kernel::Quantize(_) | Kernel::BlockCopy(_) => {}
@@ -321,8 +319,8 @@ fn run_twin(kernel: &Kernel, inputs: &[Input], out: &mut [u32], scalars: &[u32],
         Kernel::Pool(kernel) => pooling::pool(kernel, inputs, out, pool),
         Kernel::Taps(kernel) => taps::taps(kernel, inputs, cast_slice_mut(out), pool),
         Kernel::Gather(kernel) => return gather::gather(kernel, inputs, out, pool),
-        Kernel::GatherElements(kernel) => return gather::gather_elements(kernel, inputs, out),
-        Kernel::GatherNd(kernel) => return gather::gather_nd(kernel, inputs, out),
+        Kernel::GatherElements(kernel) => return gather::gather_elements(kernel, inputs, out, pool),
+        Kernel::GatherNd(kernel) => return gather::gather_nd(kernel, inputs, out, pool),
         Kernel::ScatterElements(kernel) => return scatter::scatter_elements(kernel, inputs, out),
         Kernel::ScatterNd(kernel) => return scatter::scatter_nd(kernel, inputs, out),
         Kernel::Attention(kernel) => attention::attention(kernel, inputs, cast_slice_mut(out), scalars, pool),

@@ -29,7 +29,7 @@ pub(super) fn scatter_elements(kernel: &ScatterElementsKernel, inputs: &[Input],
     with_class!(kernel.class, T => {
         let out: &mut [T] = cast_slice_mut(out);
         let mut update = [T::ZERO];
-        each_position(&kernel.data, &kernel.indices, kernel.axis, |position, base, stride| {
+        each_position(&kernel.data, &kernel.indices, kernel.axis, 0..kernel.indices.elements(), |position, base, stride| {
             let (place, clamped) = resolve(index(indices, position), n);
             faults += u32::from(clamped);
             updates.range(position, &mut update);

@@ -3,6 +3,8 @@
 use super::memory::Input;
 use super::number::Number;
 use super::reduce::{max_f32, sum_f32};
+use super::scratch::with_scratch;
+use super::simd::vectorised;
 use super::{CpuPool, math};
 use crate::kernel::SoftmaxKernel;
 
@@ -15,13 +17,24 @@ pub(super) fn softmax(kernel: &SoftmaxKernel, inputs: &[Input], out: &mut [f32],
         return;
     }
     pool.each_unit(out, n * inner, n * inner * 8, |first, out| {
-        for (out, x) in out.chunks_mut(n * inner).zip(x[first * n * inner..].chunks(n * inner)) {
-            if inner == 1 { row(x, out, kernel.log) } else { columns(x, out, inner, kernel.log) }
+        let planes = out.chunks_mut(n * inner).zip(x[first * n * inner..].chunks(n * inner));
+        if inner == 1 {
+            return vectorised(
+                #[inline(always)]
+                || planes.for_each(|(out, x)| row(x, out, kernel.log)),
+            );
         }
+        with_scratch(2 * inner, |lines: &mut [f32]| {
+            vectorised(
+                #[inline(always)]
+                || planes.for_each(|(out, x)| columns(x, out, lines, kernel.log)),
+            );
+        });
     });
 }
 
 /// One contiguous row.
+#[inline(always)]
 fn row(x: &[f32], out: &mut [f32], log: bool) {
     let max = max_f32(x);
     for (o, &v) in out.iter_mut().zip(x) {
@@ -37,14 +50,18 @@ fn row(x: &[f32], out: &mut [f32], log: bool) {
     }
 }
 
-/// All columns of `[n, inner]` together, row after row.
-fn columns(x: &[f32], out: &mut [f32], inner: usize, log: bool) {
-    let (mut max, mut sum) = (vec![f32::LOWEST; inner], vec![0.0f32; inner]);
+/// All columns of `[n, inner]` together, row after row. `lines` is room for two rows.
+#[inline(always)]
+fn columns(x: &[f32], out: &mut [f32], lines: &mut [f32], log: bool) {
+    let inner = lines.len() / 2;
+    let (max, sum) = lines.split_at_mut(inner);
+    max.fill(f32::LOWEST);
+    sum.fill(0.0);
     for x in x.chunks(inner) {
         max.iter_mut().zip(x).for_each(|(m, &v)| *m = m.larger(v));
     }
     for (out, x) in out.chunks_mut(inner).zip(x.chunks(inner)) {
-        for (((o, &v), &m), s) in out.iter_mut().zip(x).zip(&max).zip(&mut sum) {
+        for (((o, &v), &m), s) in out.iter_mut().zip(x).zip(&*max).zip(&mut *sum) {
             *o = math::exp(v - m);
             *s += *o;
         }
@@ -52,9 +69,9 @@ fn columns(x: &[f32], out: &mut [f32], inner: usize, log: bool) {
     sum.iter_mut().for_each(|s| *s = if log { math::log(*s) } else { 1.0 / *s });
     for (out, x) in out.chunks_mut(inner).zip(x.chunks(inner)) {
         if log {
-            out.iter_mut().zip(x).zip(max.iter().zip(&sum)).for_each(|((o, &v), (&m, &s))| *o = v - m - s);
+            out.iter_mut().zip(x).zip(max.iter().zip(&*sum)).for_each(|((o, &v), (&m, &s))| *o = v - m - s);
         } else {
-            out.iter_mut().zip(&sum).for_each(|(o, &s)| *o *= s);
+            out.iter_mut().zip(&*sum).for_each(|(o, &s)| *o *= s);
         }
     }
 }

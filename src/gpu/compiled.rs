@@ -167,7 +167,7 @@ impl Compiled {
                     let buffer = scratch.ok_or_else(missing)?;
                     (buffer.buffer.clone(), region.offset as u64 * 4, core::num::NonZeroU64::new(bytes))
                 }
-                Source::Iota => return Err(missing()),
+                Source::Iota | Source::Fused => return Err(missing()),
             });
         }
         if launch.counts_faults {

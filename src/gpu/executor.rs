@@ -253,11 +253,8 @@ impl GpuExecutor {
         }
         if let Some(staging) = faults {
             let stride = fault_stride(&self.gpu);
-            let ops: Vec<&'static str> = compiled
-                .faulting
-                .iter()
-                .map(|&launch| plan.report.steps[compiled.steps[launch]].ops.last().copied().unwrap_or("gather"))
-                .collect();
+            let ops: Vec<&'static str> =
+                compiled.faulting.iter().map(|&launch| plan.report.steps[compiled.steps[launch]].op).collect();
             self.watch_faults(staging, stride, ops);
         }
         Ok(flights)
@@ -337,6 +334,6 @@ fn place<'a>(
     match operand.source {
         Source::Slot(slot) => Some((&slots[slot as usize], first(&operand.layout))),
         Source::Scratch(value) => Some((scratch?, plan.regions[value as usize].offset + first(&operand.layout))),
-        Source::Constant(_) | Source::Iota => None,
+        Source::Constant(_) | Source::Iota | Source::Fused => None,
     }
 }

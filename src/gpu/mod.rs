@@ -47,6 +47,7 @@ fn caps(facts: &AdapterFacts, limits: &wgpu::Limits) -> Caps {
     Caps {
         subgroup: facts.subgroup_size.filter(|(min, max)| subgroups && min == max).map(|(size, _)| size),
         software: facts.software,
+        wide: facts.features.contains(wgpu::Features::SHADER_INT64),
         invocations: limits.max_compute_invocations_per_workgroup,
         workgroup_memory: limits.max_compute_workgroup_storage_size,
         workgroups: limits.max_compute_workgroups_per_dimension,

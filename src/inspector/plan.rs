@@ -23,4 +23,17 @@ pub fn plan_panel(ui: &mut egui::Ui, backend: Backend, report: &PlanReport) {
             }
         });
     });
+    if report.unfused.is_empty() {
+        return;
+    }
+    egui::CollapsingHeader::new(format!("{} values kept in memory between launches", report.unfused.len()))
+        .id_salt(("unfused", backend))
+        .show(ui, |ui| {
+            egui::ScrollArea::vertical().id_salt(("why", backend)).max_height(200.0).show(ui, |ui| {
+                for edge in &report.unfused {
+                    let [from, to] = edge.steps;
+                    ui.label(format!("{from} {} to {to} {}: {}", edge.producer, edge.consumer, edge.reason));
+                }
+            });
+        });
 }

@@ -59,6 +59,33 @@ pub(crate) enum Primitive {
     IsInf,
 }
 
+impl Expr {
+    /// About how many additions the step costs.
+    pub(crate) fn cost(&self) -> usize {
+        match self {
+            Expr::Input(..) | Expr::Scalar(..) | Expr::Const(..) => 0,
+            Expr::Unary(op, _) => match op {
+                Primitive::Exp
+                | Primitive::Log
+                | Primitive::Sin
+                | Primitive::Cos
+                | Primitive::Erf
+                | Primitive::Tanh => 20,
+                Primitive::Sqrt => 4,
+                _ => 1,
+            },
+            Expr::Binary(op, ..) => match op {
+                BinaryOp::Pow => 20,
+                BinaryOp::Div | BinaryOp::Mod | BinaryOp::Rem => 4,
+                _ => 1,
+            },
+            // Rounding to a half is done bit by bit.
+            Expr::Cast(_, DType::F16) | Expr::Hash(..) => 8,
+            Expr::Select(..) | Expr::Cast(..) => 1,
+        }
+    }
+}
+
 /// A fused kernel's computation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Program {
@@ -88,6 +115,31 @@ impl Program {
             self.exprs.len() - 1
         });
         Reg(at as u16)
+    }
+
+    /// Appends another program, whose inputs and scalars become what the two functions give; its registers' names here.
+    pub(crate) fn absorb(
+        &mut self,
+        other: &Program,
+        mut input: impl FnMut(&mut Self, u16, Class) -> Reg,
+        mut scalar: impl FnMut(&mut Self, u16, Class) -> Reg,
+    ) -> Vec<Reg> {
+        let mut regs: Vec<Reg> = Vec::with_capacity(other.exprs.len());
+        for expr in &other.exprs {
+            let at = |r: Reg| regs[r.0 as usize];
+            let reg = match *expr {
+                Expr::Input(i, class) => input(self, i, class),
+                Expr::Scalar(i, class) => scalar(self, i, class),
+                Expr::Const(bits, class) => self.push(Expr::Const(bits, class)),
+                Expr::Unary(op, x) => self.push(Expr::Unary(op, at(x))),
+                Expr::Binary(op, a, b) => self.push(Expr::Binary(op, at(a), at(b))),
+                Expr::Select(c, a, b) => self.push(Expr::Select(at(c), at(a), at(b))),
+                Expr::Cast(x, dtype) => self.push(Expr::Cast(at(x), dtype)),
+                Expr::Hash(x, seed) => self.push(Expr::Hash(at(x), at(seed))),
+            };
+            regs.push(reg);
+        }
+        regs
     }
 
     /// A constant of the class of `like`; `value` must be exact there.

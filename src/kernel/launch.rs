@@ -12,12 +12,21 @@ pub(crate) struct Caps {
     pub subgroup: Option<u32>,
     /// Whether the adapter is a CPU in disguise: barriers and workgroup memory cost much, wide registers little.
     pub software: bool,
+    /// Whether texts may use 64-bit integers.
+    pub wide: bool,
     /// Invocations per workgroup.
     pub invocations: u32,
     /// Bytes of workgroup memory.
     pub workgroup_memory: u32,
     /// Workgroups per dimension.
     pub workgroups: u32,
+}
+
+impl Caps {
+    /// On a software adapter, the size of its subgroups if kernels have a form for it: a workgroup of one subgroup, whose lanes share loads.
+    pub(crate) fn software_lanes(&self) -> Option<usize> {
+        self.subgroup.filter(|size| self.software && matches!(size, 4 | 8 | 16)).map(|size| size as usize)
+    }
 }
 
 /// How a binding is used.
@@ -31,7 +40,7 @@ pub(crate) enum Access {
 /// counter (`array<atomic<u32>>`, one word) comes last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Binding {
-    /// Never [`Source::Iota`]. A slot or constant is bound whole, a scratch value as its region.
+    /// One that [has memory](Source::has_memory). A slot or constant is bound whole, a scratch value as its region.
     pub source: Source,
     pub access: Access,
 }

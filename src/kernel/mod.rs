@@ -3,7 +3,9 @@
 //! A plan is a list of [`Kernel`]s with operands. `gpu` lowers a kernel to WGSL ([`wgsl`]), `cpu` has a twin of the same name. Rules that
 //! hold for every kernel but [`MapKernel`]:
 //! * inputs are contiguous (their layout may have an offset) unless the field docs say they are strided;
-//! * there is one output, contiguous, of a 32-bit dtype (but for those that make blocks); the planner packs narrower results with a map;
+//! * there is one output, contiguous, of a 32-bit dtype (but for those that make blocks); the planner packs narrower results with a map. A plan may
+//!   have elementwise work done on each value before it is written (see [`Step::epilogue`](crate::plan::Step)), which then decides what is
+//!   written where;
 //! * inputs may be of any dtype; they are computed in the 32-bit type of their class. Quantised inputs are contiguous.
 
 mod expr;
@@ -278,6 +280,24 @@ impl Kernel {
                 | Kernel::GatherNd(_)
                 | Kernel::ScatterElements(_)
                 | Kernel::ScatterNd(_)
+        )
+    }
+
+    /// Whether every result is written once, through `store_y`, and never read back, so that more work can be done on it there.
+    pub(crate) fn takes_epilogue(&self) -> bool {
+        !matches!(self, Kernel::Map(_) | Kernel::ScatterNd(_) | Kernel::Quantize(_) | Kernel::BlockCopy(_))
+    }
+
+    /// Whether input 0 is one contiguous operand that is read through `load_x` alone, so that it can be computed there.
+    pub(crate) fn takes_prologue(&self) -> bool {
+        matches!(
+            self,
+            Kernel::Reduce(_)
+                | Kernel::Softmax(_)
+                | Kernel::RowNorm(_)
+                | Kernel::CumSum(_)
+                | Kernel::TopK(_)
+                | Kernel::Pool(_)
         )
     }
 

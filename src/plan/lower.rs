@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::analyse::Analysis;
 use super::memory::{Lifetime, largest_live_set, pack};
 use super::values::{Lazy, Value, apply};
-use super::{Operand, Plan, PlanLimits, PlanRead, PlanReport, Source, Step, StepReport, Upload};
+use super::{Operand, Plan, PlanLimits, PlanRead, PlanReport, Source, Step, StepReport, Unfused, Upload, fuse};
 use crate::kernel::{BlocksKernel, Expr, Kernel};
 use crate::record::{Graph, NodeId, Op, UnaryOp};
 use crate::tensor::{Class, DType, Layout, Shape};
 
 /// Expressions longer than this are written to memory, so that no kernel outgrows a compiler.
-const LONGEST_PROGRAM: usize = 256;
+pub(super) const LONGEST_PROGRAM: usize = 256;
 
 /// Plans a graph whose storages have these numbers of elements.
 pub(crate) fn plan(graph: &Graph, slot_elements: &[usize], limits: PlanLimits) -> Plan {
@@ -260,13 +260,8 @@ impl Planner<'_> {
         };
         if node.shape.elements() > 0 {
             let kernel = Kernel::Quantize(blocks_kernel(&output));
-            self.steps.push(Step {
-                kernel,
-                inputs: smallvec![x],
-                outputs: smallvec![output.clone()],
-                scalars: SmallVec::new(),
-                nodes: smallvec![id],
-            });
+            let nodes = SmallVec::from_iter([id]);
+            self.steps.push(Step { nodes, ..Step::new(kernel, [x], output.clone()) });
         }
         output
     }
@@ -300,8 +295,7 @@ impl Planner<'_> {
         if output.dtype.is_quantized() {
             // Blocks are only ever moved whole, so the expression is a load.
             let kernel = Kernel::BlockCopy(blocks_kernel(&output));
-            let (inputs, outputs) = (lazy.leaves.into_iter().collect(), smallvec![output]);
-            self.steps.push(Step { kernel, inputs, outputs, scalars: SmallVec::new(), nodes: lazy.nodes });
+            self.steps.push(Step { nodes: lazy.nodes, ..Step::new(kernel, lazy.leaves, output) });
             return;
         }
         let (mut scalars, nodes) = (lazy.scalars.clone(), lazy.nodes.clone());
@@ -310,13 +304,7 @@ impl Planner<'_> {
             kernel.dynamic_out = Some(stride);
             scalars.push(scalar);
         }
-        self.steps.push(Step {
-            kernel: Kernel::Map(kernel),
-            inputs: inputs.into(),
-            outputs: smallvec![output],
-            scalars,
-            nodes,
-        });
+        self.steps.push(Step { scalars, nodes, ..Step::new(Kernel::Map(kernel), inputs, output) });
     }
 
     fn assemble(&mut self, id: NodeId, places: &[Layout], fill: bool) -> Value {
@@ -378,7 +366,7 @@ impl Planner<'_> {
                 let kept = match operand.source {
                     Source::Slot(slot) => !self.analysis.stored_after(slot, id.index()),
                     Source::Scratch(_) => true,
-                    Source::Constant(_) | Source::Iota => false,
+                    Source::Constant(_) | Source::Iota | Source::Fused => false,
                 };
                 let aligned = operand.layout.offset.is_multiple_of(operand.dtype.group().0);
                 (kept && aligned && operand.layout.is_contiguous()).then_some(operand)
@@ -417,7 +405,8 @@ impl Planner<'_> {
         };
         if node.shape.elements() > 0 {
             let scalars = (0..node.op.scalars() as u32).map(|i| node.scalar + i).collect();
-            self.steps.push(Step { kernel, inputs, outputs: smallvec![output.clone()], scalars, nodes: smallvec![id] });
+            let nodes = SmallVec::from_iter([id]);
+            self.steps.push(Step { scalars, nodes, ..Step::new(kernel, inputs, output.clone()) });
         }
         if node.dtype == wide {
             return Value::Memory(output);
@@ -437,7 +426,9 @@ impl Planner<'_> {
             && (end.is_multiple_of(group) || end == self.slot_elements[slot as usize])
     }
 
-    fn finish(self) -> Plan {
+    fn finish(mut self) -> Plan {
+        let (steps, unfused) = fuse::fuse(core::mem::take(&mut self.steps), &self.reads, self.limits);
+        self.steps = steps;
         let end = self.steps.len();
         let mut lives: Vec<Lifetime> =
             self.scratch.iter().map(|&words| Lifetime { words, first: usize::MAX, last: 0 }).collect();
@@ -451,16 +442,16 @@ impl Planner<'_> {
             touch(&upload.to, 0);
         }
         for (at, step) in self.steps.iter().enumerate() {
-            for operand in step.inputs.iter().chain(&step.outputs) {
+            for operand in step.reads().chain(&step.outputs) {
                 touch(operand, at);
             }
         }
         for read in &self.reads {
             touch(&read.from, end);
         }
-        for life in &mut lives {
-            // Empty values are never touched.
-            life.first = life.first.min(life.last);
+        for life in lives.iter_mut().filter(|life| life.first > life.last) {
+            // Empty, or not in memory any more.
+            *life = Lifetime { words: 0, first: 0, last: 0 };
         }
         let (regions, scratch_words) = pack(&lives, self.limits.alignment);
         let mut written_slots: Vec<u32> = self
@@ -479,8 +470,17 @@ impl Planner<'_> {
             recorded: self.graph.nodes.len(),
             dead: self.analysis.live.iter().filter(|live| !**live).count(),
             steps: self.steps.iter().map(|step| self.report(step)).collect(),
+            unfused: unfused
+                .into_iter()
+                .map(|edge| Unfused {
+                    producer: self.op(&self.steps[edge.producer]),
+                    consumer: self.op(&self.steps[edge.consumer]),
+                    steps: [edge.producer, edge.consumer],
+                    reason: edge.reason,
+                })
+                .collect(),
             scratch_bytes: scratch_words * 4,
-            unpacked_scratch_bytes: self.scratch.iter().sum::<usize>() * 4,
+            unpacked_scratch_bytes: lives.iter().map(|life| life.words).sum::<usize>() * 4,
             live_scratch_bytes: largest_live_set(&lives) * 4,
         };
         Plan {
@@ -501,7 +501,16 @@ impl Planner<'_> {
         let site = nodes.last().map_or(core::panic::Location::caller(), |&id| self.graph.node(id).site);
         let mut ops: Vec<&'static str> = nodes.iter().map(|&id| self.graph.node(id).name).collect();
         ops.dedup();
-        StepReport { kernel: step.kernel.name(), ops, site }
+        StepReport { kernel: step.kernel.name(), op: self.op(step), ops, site }
+    }
+
+    /// The op that a step is known by: its kernel's own, or the last of a map.
+    fn op(&self, step: &Step) -> &'static str {
+        let node = match step.kernel {
+            Kernel::Map(_) => step.nodes.iter().max(),
+            _ => step.nodes.first(),
+        };
+        node.map_or("copy", |&id| self.graph.node(id).name)
     }
 }
 
@@ -512,12 +521,7 @@ fn can_write_in_place(lazy: &Lazy, output: &Operand) -> bool {
         // Blocks side by side share a word with both their scales.
         return lazy.leaves.iter().all(|leaf| leaf.source != output.source);
     }
-    let place = output.layout.span();
-    lazy.leaves.iter().filter(|leaf| leaf.source == output.source).all(|leaf| {
-        let span = leaf.layout.span();
-        let apart = span.end <= place.start || place.end <= span.start;
-        apart || (leaf.layout == output.layout && leaf.dtype == output.dtype)
-    })
+    lazy.leaves.iter().all(|leaf| !fuse::meets(leaf, output) || leaf == output)
 }
 
 /// The blocks that an operand is made of.

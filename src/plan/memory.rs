@@ -24,8 +24,8 @@ pub(super) fn pack(values: &[Lifetime], alignment: usize) -> (Vec<Region>, usize
     let mut regions = vec![Region { offset: 0, words: 0 }; values.len()];
     let mut placed: Vec<usize> = Vec::with_capacity(values.len());
     let mut total = 0;
-    for i in order {
-        let words = values[i].words.max(1).next_multiple_of(alignment);
+    for i in order.into_iter().filter(|&i| values[i].words > 0) {
+        let words = values[i].words.next_multiple_of(alignment);
         let mut taken: Vec<(usize, usize)> = placed
             .iter()
             .filter(|&&j| values[j].meets(&values[i]))
@@ -39,7 +39,7 @@ pub(super) fn pack(values: &[Lifetime], alignment: usize) -> (Vec<Region>, usize
             }
             offset = offset.max(end);
         }
-        regions[i] = Region { offset, words: values[i].words.max(1) };
+        regions[i] = Region { offset, words: values[i].words };
         placed.push(i);
         total = total.max(offset + words);
     }

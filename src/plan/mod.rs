@@ -1,17 +1,18 @@
 //! From recorded ops to kernel launches. Pure: no device, no world, no wgpu type. The same plan runs on the GPU and on the CPU.
 //!
 //! ```text
-//! Graph ──views resolved, dead nodes dropped──▶ values ──grouped──▶ steps ──packed by lifetime──▶ Plan
+//! Graph ──views resolved, dead nodes dropped──▶ values ──grouped──▶ steps ──joined──▶ fewer steps ──packed by lifetime──▶ Plan
 //! ```
 
 mod analyse;
 mod cache;
+mod fuse;
 mod kernels;
 mod lower;
 mod memory;
 mod report;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod values;
 
 use std::sync::Arc;
@@ -19,9 +20,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 pub(crate) use cache::{Batch, PlanCache};
-pub use report::{PlanReport, StepReport};
+pub use report::{PlanReport, StepReport, Unfused, UnfusedReason};
 
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, MapKernel};
 use crate::record::NodeId;
 use crate::tensor::{DType, Layout};
 
@@ -56,6 +57,8 @@ pub(crate) enum Source {
     Constant(u32),
     /// No memory: the element at a position is the position itself, as `i32`. Inputs of maps only.
     Iota,
+    /// No memory: what the step computes on the way. In an epilogue the kernel's own value, among a kernel's inputs what its prologue gives.
+    Fused,
 }
 
 /// An input or output of a step: elements of `dtype` at `layout` in `source`.
@@ -71,12 +74,54 @@ pub(crate) struct Operand {
 pub(crate) struct Step {
     pub kernel: Kernel,
     pub inputs: SmallVec<[Operand; 4]>,
-    /// One, but for maps, which may have several.
+    /// One, but for maps and epilogues, which may have several.
     pub outputs: SmallVec<[Operand; 1]>,
     /// The batch's scalars that the kernel gets, as positions in the batch's list.
     pub scalars: SmallVec<[u32; 4]>,
-    /// The recorded nodes this carries out, for reports.
+    /// The recorded nodes this carries out, for reports; first the kernel's own.
     pub nodes: SmallVec<[NodeId; 4]>,
+    /// What is done to each element of input 0 as it is read; that input is then [`Source::Fused`]. Never on maps.
+    pub prologue: Option<Fused>,
+    /// What is done to each value of the kernel before it is written; the outputs are then the epilogue's. Never on maps.
+    pub epilogue: Option<Fused>,
+}
+
+/// Elementwise work inside another kernel's launch, over that kernel's elements in row-major order.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Fused {
+    pub map: MapKernel,
+    /// Operands over the map's shape. In an epilogue, input 0 is the kernel's value ([`Source::Fused`]).
+    pub inputs: SmallVec<[Operand; 4]>,
+    /// Positions in the batch's scalars.
+    pub scalars: SmallVec<[u32; 4]>,
+}
+
+impl Source {
+    /// Whether there is anything to bind.
+    pub(crate) fn has_memory(self) -> bool {
+        !matches!(self, Source::Iota | Source::Fused)
+    }
+}
+
+impl Step {
+    /// A launch of a kernel as it is.
+    pub(crate) fn new(kernel: Kernel, inputs: impl IntoIterator<Item = Operand>, output: Operand) -> Self {
+        Self {
+            kernel,
+            inputs: inputs.into_iter().collect(),
+            outputs: SmallVec::from_iter([output]),
+            scalars: SmallVec::new(),
+            nodes: SmallVec::new(),
+            prologue: None,
+            epilogue: None,
+        }
+    }
+
+    /// Every operand in memory that the launch reads.
+    pub(crate) fn reads(&self) -> impl Iterator<Item = &Operand> {
+        let fused = self.prologue.iter().chain(&self.epilogue).flat_map(|fused| &fused.inputs);
+        self.inputs.iter().chain(fused).filter(|operand| operand.source.has_memory())
+    }
 }
 
 /// Host data `host` of the batch to the start of the contiguous `to`.
@@ -108,6 +153,6 @@ pub(crate) struct PlanLimits {
     pub buffers: usize,
     /// Words that scratch values start at multiples of.
     pub alignment: usize,
-    /// Whether elementwise chains fuse at all; off only to compare.
+    /// Whether ops share launches at all; off only to compare.
     pub fuse: bool,
 }

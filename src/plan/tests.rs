@@ -6,26 +6,26 @@ use super::*;
 use crate::record::{BinaryOp, InnerOp, Op, Part, ReduceKind, UnaryOp};
 use crate::tensor::{Initial, Shape, Storage};
 
-const LIMITS: PlanLimits = PlanLimits { buffers: 8, alignment: 1, fuse: true };
+pub(crate) const LIMITS: PlanLimits = PlanLimits { buffers: 8, alignment: 1, fuse: true };
 
-fn storage(elements: usize) -> Arc<Storage> {
+pub(crate) fn storage(elements: usize) -> Arc<Storage> {
     Storage::new(DType::F32, elements, Initial::Zeros)
 }
 
-fn load(part: &mut Part, storage: &Arc<Storage>, shape: impl Into<Shape>) -> NodeId {
+pub(crate) fn load(part: &mut Part, storage: &Arc<Storage>, shape: impl Into<Shape>) -> NodeId {
     part.load(storage, Layout::contiguous(shape))
 }
 
-fn store(part: &mut Part, value: NodeId, storage: &Arc<Storage>) {
+pub(crate) fn store(part: &mut Part, value: NodeId, storage: &Arc<Storage>) {
     let (slot, layout) = (part.slot(storage), Layout::contiguous(part.shape(value).clone()));
     part.store(value, slot, layout);
 }
 
-fn plan(part: Part) -> Arc<Plan> {
+pub(crate) fn plan(part: Part) -> Arc<Plan> {
     PlanCache::new(LIMITS).plan(&Batch::new([part])).1
 }
 
-fn kernels(plan: &Plan) -> Vec<&'static str> {
+pub(crate) fn kernels(plan: &Plan) -> Vec<&'static str> {
     plan.steps.iter().map(|step| step.kernel.name()).collect()
 }
 

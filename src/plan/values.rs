@@ -14,7 +14,7 @@ pub(super) struct Lazy {
     pub dtype: DType,
     pub program: Program,
     pub result: Reg,
-    pub leaves: Vec<Operand>,
+    pub leaves: SmallVec<[Operand; 4]>,
     /// Positions in the batch's scalars.
     pub scalars: SmallVec<[u32; 4]>,
     /// The recorded nodes inside.
@@ -41,7 +41,7 @@ impl Lazy {
             dtype,
             program: Program::default(),
             result: Reg(0),
-            leaves: Vec::new(),
+            leaves: SmallVec::new(),
             scalars: SmallVec::new(),
             nodes: SmallVec::new(),
         }
@@ -57,41 +57,24 @@ impl Lazy {
 
     /// A register with scalar number `scalar` of the batch.
     pub(super) fn scalar(&mut self, scalar: u32, class: crate::tensor::Class) -> Reg {
-        let at = self.scalars.iter().position(|&s| s == scalar).unwrap_or_else(|| {
-            self.scalars.push(scalar);
-            self.scalars.len() - 1
-        });
+        let at = find_or_push(&mut self.scalars, &scalar);
         self.program.push(Expr::Scalar(at as u16, class))
     }
 
     /// Takes another expression of the same shape in; gives the register of its result here.
     pub(super) fn absorb(&mut self, other: &Lazy) -> Reg {
-        let inputs: Vec<u16> = other
-            .leaves
-            .iter()
-            .map(|leaf| {
-                let at = self.leaves.iter().position(|l| l == leaf).unwrap_or_else(|| {
-                    self.leaves.push(leaf.clone());
-                    self.leaves.len() - 1
-                });
-                at as u16
-            })
-            .collect();
-        let mut regs: Vec<Reg> = Vec::with_capacity(other.program.exprs.len());
-        for expr in &other.program.exprs {
-            let at = |r: Reg| regs[r.0 as usize];
-            let reg = match *expr {
-                Expr::Input(i, class) => self.program.push(Expr::Input(inputs[i as usize], class)),
-                Expr::Scalar(i, class) => self.scalar(other.scalars[i as usize], class),
-                Expr::Const(bits, class) => self.program.push(Expr::Const(bits, class)),
-                Expr::Unary(op, x) => self.program.push(Expr::Unary(op, at(x))),
-                Expr::Binary(op, a, b) => self.program.push(Expr::Binary(op, at(a), at(b))),
-                Expr::Select(c, a, b) => self.program.push(Expr::Select(at(c), at(a), at(b))),
-                Expr::Cast(x, dtype) => self.program.push(Expr::Cast(at(x), dtype)),
-                Expr::Hash(x, seed) => self.program.push(Expr::Hash(at(x), at(seed))),
-            };
-            regs.push(reg);
-        }
+        let Self { leaves, scalars, program, .. } = self;
+        let regs = program.absorb(
+            &other.program,
+            |program, i, class| {
+                let at = find_or_push(leaves, &other.leaves[i as usize]);
+                program.push(Expr::Input(at as u16, class))
+            },
+            |program, i, class| {
+                let at = find_or_push(scalars, &other.scalars[i as usize]);
+                program.push(Expr::Scalar(at as u16, class))
+            },
+        );
         for &node in &other.nodes {
             if !self.nodes.contains(&node) {
                 self.nodes.push(node);
@@ -113,14 +96,14 @@ impl Lazy {
     /// Different memories the expression reads.
     pub(super) fn sources(&self) -> SmallVec<[Source; 8]> {
         let mut sources: SmallVec<[Source; 8]> =
-            self.leaves.iter().map(|l| l.source).filter(|s| *s != Source::Iota).collect();
+            self.leaves.iter().map(|l| l.source).filter(|s| s.has_memory()).collect();
         sources.sort_unstable();
         sources.dedup();
         sources
     }
 
     /// The kernel that computes this into `output`, with axes merged as far as all operands allow, and its operands.
-    pub(super) fn into_map(self, mut output: Operand) -> (MapKernel, Vec<Operand>, Operand) {
+    pub(super) fn into_map(self, mut output: Operand) -> (MapKernel, SmallVec<[Operand; 4]>, Operand) {
         let mut leaves = self.leaves;
         let mut program = self.program;
         program.outputs = vec![self.result];
@@ -131,6 +114,17 @@ impl Lazy {
         };
         (MapKernel { shape, program, dynamic_out: None }, leaves, output)
     }
+}
+
+/// The place of an element in a list, at its end if it was not there.
+pub(super) fn find_or_push<T: Clone + PartialEq, const N: usize>(list: &mut SmallVec<[T; N]>, element: &T) -> usize
+where
+    [T; N]: smallvec::Array<Item = T>,
+{
+    list.iter().position(|e| e == element).unwrap_or_else(|| {
+        list.push(element.clone());
+        list.len() - 1
+    })
 }
 
 /// A layout seen through a view, or `None` where strides cannot say it.

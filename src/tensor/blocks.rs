@@ -45,16 +45,19 @@ impl BlockFormat {
     }
 
     /// The bytes of the quants of a block.
+    #[inline(always)]
     pub(crate) fn quants(self, words: &[u32], block: usize) -> &[u8] {
         let at = self.quants_at(block);
         cast_slice(&words[at..at + self.words()])
     }
 
+    #[inline(always)]
     fn quants_at(self, block: usize) -> usize {
         block / 2 * self.group_words() + 1 + block % 2 * self.words()
     }
 
     /// The scale of a block.
+    #[inline(always)]
     pub(crate) fn scale(self, words: &[u32], block: usize) -> f16 {
         f16::from_bits((words[block / 2 * self.group_words()] >> (block % 2 * 16)) as u16)
     }
@@ -68,6 +71,7 @@ impl BlockFormat {
     }
 
     /// The numbers of a block.
+    #[inline(always)]
     pub(crate) fn dequantize(self, words: &[u32], block: usize, out: &mut [f32]) {
         let (scale, quants) = (self.scale(words, block).to_f32(), self.quants(words, block));
         if self.bits == 8 {

@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use super::{DType, Shape};
+use crate::cpu::HostWords;
 use crate::diagnostics::{Count, Counters};
 use crate::gpu::DeviceBuffer;
 use crate::record::{BinaryOp, Part, UnaryOp};
@@ -46,7 +47,7 @@ pub(crate) struct Storage {
     /// Until the backend has taken it over.
     initial: Mutex<Option<Initial>>,
     /// The words, on the CPU backend, once taken over.
-    pub host: RwLock<Vec<u32>>,
+    pub host: RwLock<HostWords>,
     /// Where the words are counted, once there are any.
     counted: OnceLock<Arc<Counters>>,
     /// The buffer, on the GPU backend, once taken over.

@@ -18,7 +18,7 @@ pub fn runner(cases: u32) -> TestRunner {
 
 /// A view of an array of any shape, from numbers that mean nothing yet.
 #[derive(Clone, Debug)]
-struct Twist {
+pub struct Twist {
     kind: u8,
     axis: usize,
     from: usize,
@@ -26,14 +26,14 @@ struct Twist {
     step: isize,
 }
 
-fn twist() -> impl Strategy<Value = Twist> {
+pub fn twist() -> impl Strategy<Value = Twist> {
     (0..4u8, 0..6usize, 0..9usize, 0..9usize, prop_oneof![Just(1isize), Just(2), Just(-1), Just(-3)])
         .prop_map(|(kind, axis, from, to, step)| Twist { kind, axis, from, to, step })
 }
 
 impl Twist {
     /// As a view of `shape`.
-    fn of(&self, shape: &[usize]) -> View {
+    pub fn of(&self, shape: &[usize]) -> View {
         let rank = shape.len();
         if rank == 0 {
             return View::Reshape(vec![1]);
@@ -110,7 +110,8 @@ fn chain() -> impl Strategy<Value = Chain> {
         .prop_map(|(dtype, shapes, twists, links)| Chain { dtype, shapes, twists, links })
 }
 
-fn fits(a: &[usize], b: &[usize]) -> bool {
+/// Whether two shapes broadcast to one that is not too large.
+pub fn fits(a: &[usize], b: &[usize]) -> bool {
     let pairs = a.iter().rev().zip(b.iter().rev());
     pairs.into_iter().all(|(&a, &b)| a == b || a == 1 || b == 1)
         && broadcast_shape(a, b).iter().product::<usize>() < 20_000

@@ -3,8 +3,10 @@ const STEP: u32 = 128u;
 
 var<workgroup> folded: array<S, STEP>;
 
-// What all lanes of the row found, put together by `merge` in a fixed order. Only the first `lanes` found something.
-fn fold(lane: u32, own: S, lanes: u32) -> S {
+// What all lanes of the row found, put together by `merge` in a fixed order.
+fn fold(lane: u32, own: S) -> S {
+    // Only so many lanes found something: a quad of the row, or one of the elements left over.
+    let lanes = min(max(params.n / 4u, params.n % 4u), STEP);
     // The result of an earlier fold has been read by all.
     workgroupBarrier();
     folded[lane] = own;

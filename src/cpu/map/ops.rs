@@ -27,6 +27,7 @@ fn pairs<A: Pod, R: Pod>(a: &[u32], b: &[u32], out: &mut [u32], f: impl Fn(A, A)
 }
 
 /// Carries out one step that computes; `tile` gives operands.
+#[inline(always)]
 pub(super) fn step<'t>(program: &Program, expr: &Expr, tile: impl Fn(Reg) -> &'t [u32], out: &mut [u32]) {
     match *expr {
         Expr::Unary(op, x) => unary(op, program.class(x), tile(x), out),
@@ -44,6 +45,7 @@ pub(super) fn step<'t>(program: &Program, expr: &Expr, tile: impl Fn(Reg) -> &'t
     }
 }
 
+#[inline(always)]
 fn unary(op: Primitive, class: Class, x: &[u32], out: &mut [u32]) {
     match (op, class) {
         (Primitive::Neg, Class::Float) => each(x, out, |v: f32| -v),
@@ -80,6 +82,7 @@ fn unary(op: Primitive, class: Class, x: &[u32], out: &mut [u32]) {
     }
 }
 
+#[inline(always)]
 fn binary(op: BinaryOp, class: Class, a: &[u32], b: &[u32], out: &mut [u32]) {
     match op {
         BinaryOp::And => pairs(a, b, out, |a: u32, b: u32| u32::from(a != 0) & u32::from(b != 0)),
@@ -98,6 +101,7 @@ fn binary(op: BinaryOp, class: Class, a: &[u32], b: &[u32], out: &mut [u32]) {
     }
 }
 
+#[inline(always)]
 fn compare<T: Pod + PartialOrd>(op: BinaryOp, a: &[u32], b: &[u32], out: &mut [u32]) {
     match op {
         BinaryOp::Eq => pairs(a, b, out, |a: T, b: T| u32::from(a == b)),
@@ -109,6 +113,7 @@ fn compare<T: Pod + PartialOrd>(op: BinaryOp, a: &[u32], b: &[u32], out: &mut [u
     }
 }
 
+#[inline(always)]
 fn float(op: BinaryOp, a: &[u32], b: &[u32], out: &mut [u32]) {
     match op {
         BinaryOp::Add => pairs(a, b, out, |a: f32, b: f32| a + b),
@@ -142,6 +147,7 @@ fn int_pow(a: i32, b: i32) -> i32 {
     }
 }
 
+#[inline(always)]
 fn int(op: BinaryOp, a: &[u32], b: &[u32], out: &mut [u32]) {
     match op {
         BinaryOp::Add => pairs(a, b, out, i32::wrapping_add),
@@ -159,6 +165,7 @@ fn int(op: BinaryOp, a: &[u32], b: &[u32], out: &mut [u32]) {
     }
 }
 
+#[inline(always)]
 fn uint(op: BinaryOp, a: &[u32], b: &[u32], out: &mut [u32]) {
     match op {
         BinaryOp::Add => pairs(a, b, out, u32::wrapping_add),
@@ -173,6 +180,7 @@ fn uint(op: BinaryOp, a: &[u32], b: &[u32], out: &mut [u32]) {
 }
 
 /// Rust's `as` has the documented rules: floats saturate and NaN gives 0, integers wrap.
+#[inline(always)]
 fn cast(from: Class, to: DType, x: &[u32], out: &mut [u32]) {
     match (to, from) {
         (DType::F32, Class::Float) => out.copy_from_slice(x),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::kernel::{Expr, Program, ReduceKernel};
+use crate::kernel::{Expr, MapKernel, Program, ReduceKernel};
 use crate::plan::{PlanReport, Upload};
 use crate::record::{BinaryOp, ReduceKind};
 use crate::tensor::{Class, DType, Initial, Layout};
@@ -10,7 +10,7 @@ fn operand(source: Source, dtype: DType, layout: Layout) -> Operand {
 
 fn storage(dtype: DType, words: &[u32]) -> Arc<Storage> {
     let storage = Storage::new(dtype, words.len() * dtype.per_word(), Initial::Zeros);
-    *storage.host.write().expect("fresh") = words.to_vec();
+    **storage.host.write().expect("fresh") = words.to_vec();
     storage
 }
 
@@ -28,13 +28,8 @@ fn add(inputs: Vec<Operand>, output: Operand, dynamic_out: Option<isize>) -> Ste
     let sum = program.binary(BinaryOp::Add, a, b);
     program.outputs.push(sum);
     let shape = output.layout.shape.clone();
-    Step {
-        kernel: Kernel::Map(MapKernel { shape, program, dynamic_out }),
-        inputs: inputs.into(),
-        outputs: SmallVec::from_iter([output]),
-        scalars: SmallVec::from_slice(&[0, 1]),
-        nodes: SmallVec::new(),
-    }
+    let kernel = Kernel::Map(MapKernel { shape, program, dynamic_out });
+    Step { scalars: SmallVec::from_slice(&[0, 1]), ..Step::new(kernel, inputs, output) }
 }
 
 fn plan(steps: Vec<Step>, regions: Vec<Region>) -> Plan {
@@ -55,13 +50,11 @@ fn values_flow_from_host_through_scratch_to_slots() {
     let four = || Layout::contiguous([4]);
     let scratch = |r| operand(Source::Scratch(r), DType::I32, four());
     let constant = operand(Source::Constant(0), DType::I32, four());
-    let reduce = Step {
-        kernel: Kernel::Reduce(ReduceKernel { kind: ReduceKind::Sum, class: Class::Int, outer: 1, n: 4, inner: 1 }),
-        inputs: SmallVec::from_iter([scratch(0)]),
-        outputs: SmallVec::from_iter([operand(Source::Slot(0), DType::I32, Layout::contiguous([1]))]),
-        scalars: SmallVec::new(),
-        nodes: SmallVec::new(),
-    };
+    let reduce = Step::new(
+        Kernel::Reduce(ReduceKernel { kind: ReduceKind::Sum, class: Class::Int, outer: 1, n: 4, inner: 1 }),
+        [scratch(0)],
+        operand(Source::Slot(0), DType::I32, Layout::contiguous([1])),
+    );
     // The scratch value between two others, so both neighbours are read while it is written.
     let regions = vec![Region { offset: 8, words: 4 }, Region { offset: 0, words: 4 }, Region { offset: 16, words: 4 }];
     let mut plan = plan(

@@ -54,9 +54,6 @@ pub(super) fn load(variable: &str, ty: &str, dtype: DType, index: &str) -> Strin
 fn block_code(builder: &mut Builder, dtype: DType, format: BlockFormat) {
     let q = dtype.name();
     builder.constant("BLOCK", format.elements as u32).constant("WORDS", format.words() as u32);
-    if builder.lacks_functions_of(dtype) {
-        builder.code(&functions([dtype].into_iter()));
-    }
     builder.code(&format!(
         "fn quants(block: u32) -> u32 {{ return {q}_quants(block); }}
 fn scales(block: u32) -> u32 {{ return {q}_scales(block); }}"

@@ -26,7 +26,7 @@ fn gpu() -> &'static Gpu {
         let adapter = block_on(instance.request_adapter(&wgpu::RequestAdapterOptions::default()))
             .expect("no Vulkan adapter: install mesa-vulkan-drivers for a software one");
         let info = adapter.get_info();
-        let features = adapter.features() & wgpu::Features::SUBGROUP;
+        let features = adapter.features() & (wgpu::Features::SUBGROUP | wgpu::Features::SHADER_INT64);
         let (device, queue) = block_on(adapter.request_device(&wgpu::DeviceDescriptor {
             required_features: features,
             required_limits: adapter.limits(),
@@ -38,6 +38,7 @@ fn gpu() -> &'static Gpu {
         let caps = Caps {
             subgroup: (features.contains(wgpu::Features::SUBGROUP) && fixed).then_some(info.subgroup_min_size),
             software: info.device_type == wgpu::DeviceType::Cpu,
+            wide: features.contains(wgpu::Features::SHADER_INT64),
             invocations: limits.max_compute_invocations_per_workgroup,
             workgroup_memory: limits.max_compute_workgroup_storage_size,
             workgroups: limits.max_compute_workgroups_per_dimension,
@@ -54,9 +55,9 @@ pub(super) fn caps() -> Caps {
 /// Capabilities that the test device has and that make different launches of `step`.
 pub(super) fn variants(step: &Step) -> Vec<Caps> {
     let mut variants: Vec<Caps> = Vec::new();
-    for software in [true, false] {
+    for (software, wide) in [(true, caps().wide), (true, false), (false, false)] {
         for subgroup in [caps().subgroup, None] {
-            let caps = Caps { software, subgroup, ..caps() };
+            let caps = Caps { software, wide, subgroup, ..caps() };
             if variants.iter().all(|other| lower(step, other) != lower(step, &caps)) {
                 variants.push(caps);
             }
@@ -151,9 +152,11 @@ fn run(
         cache: None,
     });
     let make = |words: &[u32], usage| {
+        // Whole 16-byte groups, as the crate's own buffers.
+        let words = [words, &vec![0; words.len().next_multiple_of(4) - words.len()]].concat();
         device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
             label: None,
-            contents: bytemuck::cast_slice(words),
+            contents: bytemuck::cast_slice(&words),
             usage: usage | wgpu::BufferUsages::COPY_SRC,
         })
     };
@@ -209,18 +212,27 @@ fn run(
     };
     let mut words: Vec<_> = staged.iter().map(read).collect();
     let faults = words.pop().map_or(0, |w| w[0]);
-    (buffers.iter().map(|b| b.0).zip(words).collect(), faults)
+    let padded = buffers.iter().zip(words);
+    (
+        padded
+            .map(|((source, before), mut words)| {
+                (*source, {
+                    words.truncate(before.len());
+                    words
+                })
+            })
+            .collect(),
+        faults,
+    )
 }
 
 /// A step of `kernel`.
 pub(super) fn step(kernel: Kernel, inputs: Vec<Operand>, outputs: Vec<Operand>, scalars: &[u32]) -> Step {
-    Step {
-        kernel,
-        inputs: inputs.into(),
-        outputs: outputs.into_iter().collect(),
-        scalars: scalars.into(),
-        nodes: Default::default(),
-    }
+    let mut outputs = outputs.into_iter();
+    let first = outputs.next().expect("a step has an output");
+    let mut step = Step { scalars: scalars.into(), ..Step::new(kernel, inputs, first) };
+    step.outputs.extend(outputs);
+    step
 }
 
 /// A contiguous operand that begins at `offset` of slot `slot`.

@@ -8,6 +8,7 @@ use core::fmt::Write;
 
 use smallvec::SmallVec;
 
+use super::quads::{QUAD_WORDS, Quad, load_four};
 use super::scalar::{self, Library};
 use super::{access, convert, declare, grid, shared_type, unpack};
 use crate::kernel::{Binding, Caps, Launch, MapKernel, Params, wgsl_type};
@@ -49,8 +50,8 @@ struct Buffer {
     source: Source,
     written: bool,
     ty: &'static str,
-    /// Declared as `vec4`s.
-    quads: bool,
+    /// Declared as quads.
+    quads: Option<Quad>,
     /// Declared as atomic words: lanes of different threads may write into one word.
     atomic: bool,
 }
@@ -61,7 +62,7 @@ pub(super) fn lower(step: &Step, kernel: &MapKernel, caps: &Caps) -> Option<Laun
     if count == 0 {
         return None;
     }
-    let mut map = Map::new(step, kernel, count);
+    let mut map = Map::new(step, kernel, count, caps);
     let text = map.text(kernel);
     let bindings = map.buffers.iter().map(|b| Binding { source: b.source, access: access(b.source, b.written) });
     let workgroups = grid(count.div_ceil(LANES * WORKGROUP), caps);
@@ -84,7 +85,7 @@ struct Map<'a> {
 }
 
 impl<'a> Map<'a> {
-    fn new(step: &'a Step, kernel: &MapKernel, count: usize) -> Self {
+    fn new(step: &'a Step, kernel: &MapKernel, count: usize, caps: &Caps) -> Self {
         let addressing = |operand: &Operand| {
             let layout = &operand.layout;
             if layout.is_contiguous() {
@@ -101,11 +102,11 @@ impl<'a> Map<'a> {
         let quad = row.is_multiple_of(LANES);
 
         let mut buffers: SmallVec<[Buffer; 4]> = SmallVec::new();
-        for operand in operands().filter(|operand| operand.source != Source::Iota) {
+        for operand in operands().filter(|operand| operand.source.has_memory()) {
             if buffers.iter().all(|b| b.source != operand.source) {
                 let ty = shared_type(operands().filter(|o| o.source == operand.source).map(|o| o.dtype));
                 let written = step.outputs.iter().any(|o| o.source == operand.source);
-                buffers.push(Buffer { source: operand.source, written, ty, quads: false, atomic: false });
+                buffers.push(Buffer { source: operand.source, written, ty, quads: None, atomic: false });
             }
         }
         let place = |name: String, operand: &'a Operand, dynamic: Option<isize>| {
@@ -119,19 +120,19 @@ impl<'a> Map<'a> {
             step.outputs.iter().enumerate().map(|(i, o)| place(format!("out{i}"), o, kernel.dynamic_out)).collect();
         let mut map =
             Self { step, inputs, outputs, buffers, params: Params::default(), quad, rank: kernel.shape.rank() };
-        map.choose_declarations(count);
+        map.choose_declarations(count, caps);
         map
     }
 
     /// Decides which buffers are declared as quads, which as atomics.
-    fn choose_declarations(&mut self, count: usize) {
+    fn choose_declarations(&mut self, count: usize, caps: &Caps) {
         for (i, buffer) in self.buffers.iter_mut().enumerate() {
             let places = || self.inputs.iter().chain(&self.outputs).filter(|p| p.binding == Some(i));
             let wide = |p: &Place| {
                 let dtype = p.operand.dtype;
                 dtype.per_word() == 1 && p.aligned == LANES && wgsl_type(dtype.class()) == buffer.ty
             };
-            buffer.quads = self.quad && places().all(wide);
+            buffer.quads = (self.quad && places().all(wide)).then(|| Quad::of(caps, buffer.written));
             // Outputs that share a word with another output need atomics too; only an unaligned end can be shared.
             let mut narrow = self.outputs.iter().filter(|p| p.binding == Some(i) && p.operand.dtype.per_word() > 1);
             let several = self.outputs.iter().filter(|p| p.binding == Some(i)).count() > 1;
@@ -157,7 +158,8 @@ impl<'a> Map<'a> {
             self.params.size("dynamic_stride", stride as usize);
         }
         let classes: Vec<_> = self.step.inputs.iter().map(|o| o.dtype.class()).collect();
-        let element = scalar::element(&kernel.program, &classes, &self.step.scalars, &mut self.params, &mut library);
+        let element =
+            scalar::element("element", &kernel.program, &classes, &self.step.scalars, &mut self.params, &mut library);
 
         let mut text = String::new();
         for (i, buffer) in self.buffers.iter().enumerate() {
@@ -171,6 +173,9 @@ impl<'a> Map<'a> {
             self.store_function(&mut text, place, &mut library);
         }
         text.push_str(&super::blocks::functions(self.step.inputs.iter().map(|input| input.dtype)));
+        if self.buffers.iter().any(|buffer| buffer.quads == Some(Quad::Words)) {
+            text.push_str(QUAD_WORDS);
+        }
         text.push_str(super::WORKGROUP_INDEX);
         text.push_str(&library.text());
         text.push_str(&element);
@@ -205,7 +210,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         let value = match place.buffer(&self.buffers) {
             None => "bitcast<i32>(i)".to_owned(),
             // Quads are loaded whole.
-            Some((_, buffer)) if buffer.quads => return,
+            Some((_, buffer)) if buffer.quads.is_some() => return,
             Some((b, buffer)) if dtype.is_quantized() => super::load(&format!("b{b}"), buffer.ty, dtype, "i"),
             Some((b, buffer)) => match dtype.per_word() {
                 1 => convert(buffer.read(b, "i"), buffer.ty, class),
@@ -240,7 +245,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         }
         let (per_word, size) = (dtype.per_word(), 8 * dtype.size());
         let check_word = check("word");
-        let _ = if buffer.quads {
+        let _ = if buffer.quads.is_some() {
             let check = check("i");
             writeln!(text, "fn store_{name}(i: u32, v: vec4<{class}>) {{ {check}b{b}[i] = v; }}")
         } else if per_word == 1 {
@@ -349,19 +354,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         let Some((b, buffer)) = place.buffer(&self.buffers) else {
             return self.four_loads(place);
         };
-        let word = |i: &str| convert(buffer.read(b, i), buffer.ty, "u32");
         if place.addressing == Addressing::Same {
             format!("load_{name}({at})")
-        } else if buffer.quads {
-            format!("b{b}[{at} / 4u]")
-        } else if dtype == DType::F16 && place.packed() {
-            let (low, high) = (word(&format!("{at} / 2u")), word(&format!("{at} / 2u + 1u")));
-            format!("vec4<f32>(unpack2x16float({low}), unpack2x16float({high}))")
-        } else if dtype.per_word() == LANES && place.packed() {
-            // One word read four ways; compilers merge the reads.
-            let lanes: Vec<_> =
-                (0..LANES).map(|l| unpack(dtype, &word(&format!("{at} / 4u")), &format!("{l}u"))).collect();
-            format!("vec4<{}>({})", wgsl_type(dtype.class()), lanes.join(", "))
+        } else if let Some(quads) = buffer.quads {
+            quads.four(&format!("b{b}"), buffer.ty, &format!("{at} / 4u"))
+        } else if dtype.per_word() > 1 && place.packed() && !buffer.atomic {
+            load_four(&format!("b{b}"), buffer.ty, dtype, wgsl_type(dtype.class()), &at, true)
         } else {
             self.four_loads(place)
         }
@@ -390,7 +388,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         let Some((_, buffer)) = place.buffer(&self.buffers) else { return };
         let (name, dtype) = (&place.name, place.operand.dtype);
         let class = wgsl_type(dtype.class());
-        if buffer.quads {
+        if buffer.quads.is_some() {
             let _ =
                 writeln!(text, "    store_{name}({name}_at / 4u, vec4<{class}>(e0.v{i}, e1.v{i}, e2.v{i}, e3.v{i}));");
         } else if dtype.per_word() > 1 && !buffer.atomic {
@@ -492,7 +490,7 @@ impl Buffer {
     fn wgsl(&self) -> String {
         match self {
             Buffer { atomic: true, .. } => "array<atomic<u32>>".to_owned(),
-            Buffer { quads: true, ty, .. } => format!("array<vec4<{ty}>>"),
+            Buffer { quads: Some(quads), ty, .. } => format!("array<{}>", quads.wgsl(ty)),
             Buffer { ty, .. } => format!("array<{ty}>"),
         }
     }

@@ -1,291 +1,183 @@
-//! Matrix products, in three forms: few rows or columns; tiles in workgroup memory for GPUs; tiles in registers alone for software
-//! adapters, where barriers cost more than they save.
+//! Matrix products.
+//!
+//! | adapter | rows or columns | form |
+//! |---|---|---|
+//! | software | any | tiles in registers alone: [`matmul_registers`](super::matmul_registers) |
+//! | GPU | at most 4 | `matmul_few.wgsl`: k split over the threads of a workgroup |
+//! | GPU | more | `matmul_tiled.wgsl`: tiles in workgroup memory, of 32 rows or of 64 |
+//! | GPU without room for these | more than 4 | tiles in registers alone |
 
-use core::fmt::Write;
-
-use super::{Builder, grid};
+use super::{Builder, grid, matmul_registers};
 use crate::kernel::{Caps, Launch, MatMulKernel, wgsl_type};
-use crate::plan::Step;
+use crate::plan::{Operand, Step};
 use crate::record::InnerOp;
-use crate::tensor::{Layout, Strides};
+use crate::tensor::Strides;
 
 /// Rows or columns that count as few.
-const FEW: usize = 4;
-/// Elements per side of a workgroup's tile in [`tiled`].
+pub(super) const FEW: usize = 4;
+/// Columns of a workgroup's tile in [`tiled`]; rows are as many, or half.
 const TILE: usize = 64;
-/// Threads of a workgroup in [`tiled`] and [`few`].
-const THREADS: u32 = 256;
 /// Bytes of workgroup memory that [`tiled`] uses.
-const TILE_BYTES: u32 = 2 * 1088 * 4;
+const TILE_BYTES: u32 = 2 * 16 * 17 * 16;
+/// Threads of a workgroup in [`few`].
+const FEW_THREADS: u32 = 256;
+/// `put`: four neighbouring columns of a row, as far as they exist.
+pub(super) const PUT: &str = include_str!("../../../assets/kernels/matmul_put.wgsl");
+/// Columns below which a product in registers would leave lanes idle, if it has more rows.
+const NARROW: usize = 32;
 
 /// The launch of a matrix product.
 pub(super) fn lower(step: &Step, kernel: &MatMulKernel, caps: &Caps) -> Option<Launch> {
-    let [a, b] = &step.inputs[..] else { return None };
-    let (Some(a), Some(b)) = (Matrix::of(&a.layout), Matrix::of(&b.layout)) else { return None };
-    let mut builder = Builder::new(step, "matmul");
-    let ty = wgsl_type(kernel.class);
-    builder.alias("T", ty).code(match kernel.inner {
+    let few_fit = caps.invocations >= FEW_THREADS && caps.workgroup_memory >= FEW_THREADS * 16;
+    let tiles_fit = caps.invocations >= 64 && caps.workgroup_memory >= TILE_BYTES;
+    let is_few = kernel.m.min(kernel.n) <= FEW;
+    let registers = caps.software || !if is_few { few_fit } else { tiles_fit };
+    let swap = kernel.n < kernel.m && if registers { kernel.n <= NARROW } else { is_few };
+    let product = Product::of(step, kernel, swap)?;
+    let y_aligned = kernel.n.is_multiple_of(4) && step.outputs[0].layout.offset.is_multiple_of(4);
+    let [left, right] = [&product.left, &product.right].map(|side| (side.name, side.along != Along::Neither));
+    let quads = [left, right, ("y", y_aligned)];
+    let mut builder = Builder::with_quads(step, "matmul", &quads, caps);
+    builder.alias("T", wgsl_type(kernel.class)).code(match kernel.inner {
         InnerOp::Product => "fn combine(sum: vec4<T>, a: vec4<T>, b: vec4<T>) -> vec4<T> { return sum + a * b; }",
         InnerOp::SquaredDifference => {
             "fn combine(sum: vec4<T>, a: vec4<T>, b: vec4<T>) -> vec4<T> { let d = a - b; return sum + d * d; }"
         }
     });
-    let batches: usize = kernel.batch.iter().product();
-    builder.params.size("batches", batches).size("k", kernel.k);
-    batch_offset(&mut builder, kernel, &a, &b);
-    let tiles_fit = caps.invocations >= THREADS && caps.workgroup_memory >= TILE_BYTES;
-    let subgroup = caps.subgroup.filter(|size| caps.software && matches!(size, 4 | 8 | 16));
-    Some(
-        if kernel.m <= FEW
-            && kernel.n > FEW
-            && let Some(lanes) = subgroup
-        {
-            few_rows(builder, kernel, &a, &b, batches, lanes as usize, caps)
-        } else if kernel.m.min(kernel.n) <= FEW {
-            few(builder, kernel, &a, &b, batches, caps)
-        } else if tiles_fit && !caps.software {
-            tiled(builder, kernel, &a, &b, batches, caps)
-        } else {
-            registers(builder, kernel, &a, &b, batches, caps)
-        },
-    )
+    Some(match (registers, is_few) {
+        (true, _) => matmul_registers::lower(builder, &product, caps),
+        (false, true) => few(builder, &product, caps),
+        (false, false) => tiled(builder, &product, caps),
+    })
 }
 
-/// The strides of an operand: its batch axes, then its rows and columns.
-struct Matrix {
+/// A product as kernels see it: lines of the left operand by lines of the right one. Rows of `a` are left, columns of `b` right, or,
+/// swapped, the other way about.
+pub(super) struct Product<'a> {
+    kernel: &'a MatMulKernel,
+    pub left: Side,
+    pub right: Side,
+    pub batches: usize,
+    swapped: bool,
+}
+
+/// One operand of a product.
+pub(super) struct Side {
+    name: &'static str,
+    pub lines: usize,
     batch: Strides,
-    row: isize,
-    col: isize,
+    /// From line to line.
+    line: isize,
+    /// From step to step of k.
+    k: isize,
+    pub along: Along,
 }
 
-impl Matrix {
-    fn of(layout: &Layout) -> Option<Self> {
-        let (batch, [row, col]) = layout.strides.split_last_chunk::<2>()?;
-        Some(Self { batch: batch.into(), row: *row, col: *col })
+/// Which neighbours lie side by side, all quads of them at multiples of four.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Along {
+    K,
+    /// Also, there is a whole number of quads.
+    Lines,
+    Neither,
+}
+
+impl Side {
+    fn of(
+        name: &'static str,
+        operand: &Operand,
+        lines: usize,
+        strides: impl Fn(&[isize; 2]) -> [isize; 2],
+    ) -> Option<Self> {
+        let layout = &operand.layout;
+        let (batch, last) = layout.strides.split_last_chunk::<2>()?;
+        let [line, k] = strides(last);
+        let aligned = |stride: isize| {
+            layout.offset.is_multiple_of(4) && batch.iter().chain([&stride]).all(|stride| stride.rem_euclid(4) == 0)
+        };
+        let along = match (line, k) {
+            (_, 1) if aligned(line) => Along::K,
+            (1, _) if aligned(k) && lines.is_multiple_of(4) => Along::Lines,
+            _ => Along::Neither,
+        };
+        Some(Self { name, lines, batch: batch.into(), line, k, along })
     }
 }
 
-/// `batch_offset(batch)`: where the matrices of a batch begin, offsets included. Strides are words that wrap, so negative ones come out right.
-fn batch_offset(builder: &mut Builder, kernel: &MatMulKernel, a: &Matrix, b: &Matrix) {
-    let mut text = String::from(
-        "fn batch_offset(batch: u32) -> vec2<u32> {
+impl<'a> Product<'a> {
+    fn of(step: &Step, kernel: &'a MatMulKernel, swapped: bool) -> Option<Self> {
+        let [a, b] = &step.inputs[..] else { return None };
+        let mut left = Side::of("a", a, kernel.m, |&[row, column]| [row, column])?;
+        let mut right = Side::of("b", b, kernel.n, |&[row, column]| [column, row])?;
+        if swapped {
+            core::mem::swap(&mut left, &mut right);
+        }
+        Some(Self { kernel, left, right, batches: kernel.batch.iter().product(), swapped })
+    }
+
+    /// Sizes and strides, which are words that wrap, so negative ones come out right; and the functions `left(i)`, `right(i)`, `left4(i)`,
+    /// `right4(i)` and `sides_offset(batch)`, where the matrices of a batch begin, offsets included.
+    pub(super) fn params(&self, builder: &mut Builder) {
+        let n = self.kernel.n;
+        let [y_left, y_right] = if self.swapped { [1, n] } else { [n, 1] };
+        builder.params.size("batches", self.batches).size("k", self.kernel.k);
+        builder.params.size("y_left", y_left).size("y_right", y_right);
+        builder.constant("SWAPPED", u32::from(self.swapped));
+        for (name, side) in [("left", &self.left), ("right", &self.right)] {
+            builder.params.size(&format!("{name}_lines"), side.lines);
+            builder.params.size(&format!("{name}_line"), side.line as usize);
+            builder.params.size(&format!("{name}_k"), side.k as usize);
+            builder.code(&format!("fn {name}(i: u32) -> T {{ return load_{}(i); }}", side.name));
+            builder.code(&format!("fn {name}4(i: u32) -> vec4<T> {{ return load_{}4(i); }}", side.name));
+        }
+        let mut text = format!(
+            "fn sides_offset(batch: u32) -> vec2<u32> {{
     var rest = batch;
-    var at = vec2<u32>(params.a_offset, params.b_offset);
+    var at = vec2<u32>(params.{}_offset, params.{}_offset);
 ",
-    );
-    for axis in (0..kernel.batch.len()).rev() {
-        builder.params.size(&format!("batch{axis}"), kernel.batch[axis]);
-        builder.params.size(&format!("a_batch{axis}"), a.batch.get(axis).map_or(0, |s| *s as usize));
-        builder.params.size(&format!("b_batch{axis}"), b.batch.get(axis).map_or(0, |s| *s as usize));
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "    at += rest % params.batch{axis} * vec2<u32>(params.a_batch{axis}, params.b_batch{axis});
-    rest = rest / params.batch{axis};"
+            self.left.name, self.right.name
         );
+        for (axis, &size) in self.kernel.batch.iter().enumerate().rev() {
+            builder.params.size(&format!("batch{axis}"), size);
+            builder.params.size(&format!("left_batch{axis}"), self.left.batch[axis] as usize);
+            builder.params.size(&format!("right_batch{axis}"), self.right.batch[axis] as usize);
+            text.push_str(&format!(
+                "    at += rest % params.batch{axis} * vec2<u32>(params.left_batch{axis}, params.right_batch{axis});
+    rest = rest / params.batch{axis};\n"
+            ));
+        }
+        text.push_str("    return at;\n}");
+        builder.code(&text);
     }
-    text.push_str("    return at;\n}");
-    builder.code(&text);
-}
-
-/// The sizes and strides that tiles need.
-fn matrix_params(builder: &mut Builder, kernel: &MatMulKernel, a: &Matrix, b: &Matrix) {
-    builder.params.size("m", kernel.m).size("n", kernel.n);
-    builder.params.size("a_row", a.row as usize).size("a_col", a.col as usize);
-    builder.params.size("b_row", b.row as usize).size("b_col", b.col as usize);
 }
 
 /// Tiles in workgroup memory.
-fn tiled(mut builder: Builder, kernel: &MatMulKernel, a: &Matrix, b: &Matrix, batches: usize, caps: &Caps) -> Launch {
-    matrix_params(&mut builder, kernel, a, b);
-    builder.constant("A_FAST", u32::from(a.row != 1)).constant("B_FAST", u32::from(b.row != 1));
-    let tiles = batches * kernel.m.div_ceil(TILE) * kernel.n.div_ceil(TILE);
-    builder.finish(include_str!("../../../assets/kernels/matmul_tiled.wgsl"), grid(tiles, caps))
-}
-
-/// Few rows, or few columns with the operands changed about.
-fn few(mut builder: Builder, kernel: &MatMulKernel, a: &Matrix, b: &Matrix, batches: usize, caps: &Caps) -> Launch {
-    let rows_are_few = kernel.m <= kernel.n;
-    let (few, many, left_few, left_k, right_k, right_many, y_few, y_many) = if rows_are_few {
-        (kernel.m, kernel.n, a.row, a.col, b.row, b.col, kernel.n, 1)
-    } else {
-        (kernel.n, kernel.m, b.col, b.row, a.col, a.row, 1, kernel.n)
-    };
-    builder.code(match rows_are_few {
-        true => "fn left(i: u32) -> T { return load_a(i); }\nfn right(i: u32) -> T { return load_b(i); }",
-        false => "fn left(i: u32) -> T { return load_b(i); }\nfn right(i: u32) -> T { return load_a(i); }",
-    });
-    let strides = [("left_few", left_few), ("left_k", left_k), ("right_k", right_k), ("right_many", right_many)];
-    for (name, stride) in strides {
-        builder.params.size(name, stride as usize);
-    }
-    builder.params.size("many", many).size("y_few", y_few).size("y_many", y_many);
-    let k_fast = right_k == 1 && right_many != 1;
-    let room = caps.invocations >= THREADS && caps.workgroup_memory >= THREADS * 16;
-    let (columns, slices) = match (caps.software || !room, k_fast) {
-        (true, _) => (64, 1),
-        (false, true) => (4, 64),
-        (false, false) => (64, 4),
-    };
-    builder.constant("ROWS", few as u32).constant("COLS", columns).constant("SLICES", slices);
-    builder.constant("K_FAST", u32::from(k_fast));
-    let body = include_str!("../../../assets/kernels/matmul_few.wgsl");
-    let body = match rows_are_few {
-        true => body.to_owned(),
-        // The parts of the batch offset change places too.
-        false => body.replace("let base = batch_offset(batch);", "let base = batch_offset(batch).yx;"),
-    };
-    builder.finish(&body, grid(batches * many.div_ceil(columns as usize), caps))
-}
-
-/// Few rows on a software adapter: a workgroup is one subgroup, each lane has four columns. A lane loads one element of each row of `a` for
-/// as many steps of k as there are lanes, and gets the others from its neighbours, so nearly all loads are of `b`.
-fn few_rows(
-    mut builder: Builder,
-    kernel: &MatMulKernel,
-    a: &Matrix,
-    b: &Matrix,
-    batches: usize,
-    lanes: usize,
-    caps: &Caps,
-) -> Launch {
-    matrix_params(&mut builder, kernel, a, b);
-    let (rows, columns) = (kernel.m, 4 * lanes);
-    let mut text = format!(
-        "fn columns(cols: vec4<u32>, k: u32) -> vec4<T> {{
-    let at = cols + k * params.b_row;
-    return vec4<T>(load_b(at.x), load_b(at.y), load_b(at.z), load_b(at.w));
-}}
-@compute @workgroup_size({lanes})
-fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>, @builtin(subgroup_invocation_id) lane: u32) {{
-    let tiles = (params.n + {columns}u - 1u) / {columns}u;
-    let group = workgroup_index(wid, nwg);
-    if (group >= params.batches * tiles) {{
-        return;
-    }}
-    let batch = group / tiles;
-    let col = group % tiles * {columns}u + lane * 4u;
-    let base = batch_offset(batch);
-    // What lies beyond the end repeats the last column, and is not stored.
-    let cols = base.y + min(col + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(params.n - 1u)) * params.b_col;
-    let whole = params.k - params.k % {lanes}u;
-"
-    );
-    // Writing to a string cannot fail.
-    for row in 0..rows {
-        let _ = writeln!(text, "    var acc{row} = vec4<T>();\n    let row{row} = base.x + {row}u * params.a_row;");
-    }
-    let _ = writeln!(text, "    for (var k = 0u; k < whole; k += {lanes}u) {{");
-    for row in 0..rows {
-        let _ = writeln!(text, "        let a{row} = load_a(row{row} + (k + lane) * params.a_col);");
-    }
-    for i in 0..lanes {
-        let _ = writeln!(text, "        let b{i} = columns(cols, k + {i}u);");
-        for row in 0..rows {
-            let a = format!("subgroupBroadcast(a{row}, {i}u)");
-            let _ = writeln!(text, "        acc{row} = combine(acc{row}, vec4<T>({a}), b{i});");
-        }
-    }
-    text.push_str("    }\n    for (var k = whole; k < params.k; k++) {\n        let b = columns(cols, k);\n");
-    for row in 0..rows {
-        let a = format!("load_a(row{row} + k * params.a_col)");
-        let _ = writeln!(text, "        acc{row} = combine(acc{row}, vec4<T>({a}), b);");
-    }
-    text.push_str("    }\n    for (var c = 0u; c < min(4u, params.n - min(col, params.n)); c++) {\n");
-    for row in 0..rows {
-        let _ = writeln!(
-            text,
-            "        store_y((batch * {rows}u + {row}u) * params.n + col + c, acc{row}[c]);"
-        );
-    }
-    text.push_str("    }\n}\n");
-    builder.finish(&text, grid(batches * kernel.n.div_ceil(columns), caps))
-}
-
-/// Tiles in registers, without workgroup memory. The text is spelled out, as drivers keep only variables that are never indexed in
-/// registers. With subgroups of a known size, a workgroup is one subgroup: every lane has four columns of all the tile's rows, loads an
-/// equal share of the tile's column of `a` and gets the rest from its neighbours.
-fn registers(
-    mut builder: Builder,
-    kernel: &MatMulKernel,
-    a: &Matrix,
-    b: &Matrix,
-    batches: usize,
-    caps: &Caps,
-) -> Launch {
-    matrix_params(&mut builder, kernel, a, b);
-    let subgroup = caps.subgroup.filter(|size| matches!(size, 4 | 8 | 16)).map(|size| size as usize);
-    let lanes = subgroup.unwrap_or(8);
-    // More rows than the matrix has would be computed for nothing.
-    let rows: usize = match (subgroup, kernel.m) {
-        (Some(_), 17..) => 32,
-        (Some(_), 9..) => 16,
-        _ => 8,
-    };
-    let columns = 4 * lanes;
-    let shares = if subgroup.is_some() { rows.div_ceil(lanes) } else { rows };
-    let mut text = String::new();
-    let id = if subgroup.is_some() { "subgroup_invocation_id" } else { "local_invocation_index" };
-    let _ = write!(
-        text,
-        "@compute @workgroup_size({lanes})
-fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>, @builtin({id}) lane: u32) {{
-    let tiles_n = (params.n + {columns}u - 1u) / {columns}u;
-    let tiles_m = (params.m + {rows}u - 1u) / {rows}u;
-    let group = workgroup_index(wid, nwg);
-    if (group >= params.batches * tiles_m * tiles_n) {{
-        return;
-    }}
-    let batch = group / (tiles_m * tiles_n);
-    let top = (group / tiles_n) % tiles_m * {rows}u;
-    let col = group % tiles_n * {columns}u + lane;
-    let base = batch_offset(batch);
-    // What lies beyond the end repeats the last row or column, and is not stored.
-    let last_row = params.m - 1u;
-    let cols = base.y + min(vec4<u32>(col, col + {lanes}u, col + {lanes}u * 2u, col + {lanes}u * 3u), vec4<u32>(params.n - 1u)) * params.b_col;
-"
-    );
-    for share in 0..shares {
-        let row = if subgroup.is_some() { format!("{}u + lane", share * lanes) } else { format!("{share}u") };
-        let _ = writeln!(text, "    let row{share} = base.x + min(top + {row}, last_row) * params.a_row;");
-    }
-    for row in 0..rows {
-        let _ = writeln!(text, "    var acc{row} = vec4<T>();");
-    }
-    text.push_str("    for (var k = 0u; k < params.k; k++) {\n        let kb = k * params.b_row;\n        let ka = k * params.a_col;\n");
-    text.push_str(
-        "        let b = vec4<T>(load_b(cols.x + kb), load_b(cols.y + kb), load_b(cols.z + kb), load_b(cols.w + kb));\n",
-    );
-    for share in 0..shares {
-        let _ = writeln!(text, "        let a{share} = load_a(row{share} + ka);");
-    }
-    for row in 0..rows {
-        let a = match subgroup {
-            Some(_) => format!("subgroupBroadcast(a{}, {}u)", row / lanes, row % lanes),
-            None => format!("a{row}"),
+fn tiled(mut builder: Builder, product: &Product, caps: &Caps) -> Launch {
+    product.params(&mut builder);
+    let rows = if product.left.lines <= TILE / 2 { TILE / 2 } else { TILE };
+    for (name, lines, side) in [("left", rows, &product.left), ("right", TILE, &product.right)] {
+        // Threads next to each other load what lies next to each other.
+        let along = match side.along {
+            Along::K => 0,
+            Along::Lines => 1,
+            Along::Neither if side.line != 1 => 2,
+            Along::Neither => 3,
         };
-        let _ = writeln!(text, "        acc{row} = combine(acc{row}, vec4<T>({a}), b);");
+        builder.constant(&format!("{name}_ALONG"), along).constant(&format!("{name}_LINES"), lines as u32);
+        builder.code(&include_str!("../../../assets/kernels/matmul_tile.wgsl").replace("SIDE", name));
     }
-    text.push_str("    }\n");
-    for row in 0..rows {
-        let _ = writeln!(text, "    store(batch, top + {row}u, col, acc{row});");
-    }
-    let _ = write!(
-        text,
-        "}}
-fn store(batch: u32, row: u32, col: u32, v: vec4<T>) {{
-    if (row >= params.m) {{
-        return;
-    }}
-    let at = (batch * params.m + row) * params.n;
-    for (var c = 0u; c < 4u; c++) {{
-        if (col + c * {lanes}u < params.n) {{
-            store_y(at + col + c * {lanes}u, v[c]);
-        }}
-    }}
-}}
-"
-    );
-    let tiles = batches * kernel.m.div_ceil(rows) * kernel.n.div_ceil(columns);
-    builder.finish(&text, grid(tiles, caps))
+    let tiles = product.batches * product.left.lines.div_ceil(rows) * product.right.lines.div_ceil(TILE);
+    let body = [PUT, include_str!("../../../assets/kernels/matmul_tiled.wgsl")].concat();
+    builder.finish(&body, grid(tiles, caps))
+}
+
+/// Few lines on the left.
+fn few(mut builder: Builder, product: &Product, caps: &Caps) -> Launch {
+    product.params(&mut builder);
+    let k_fast = product.right.k == 1 && product.right.line != 1;
+    let (columns, slices) = if k_fast { (4, 64) } else { (64, 4) };
+    builder.constant("ROWS", product.left.lines as u32).constant("COLS", columns).constant("SLICES", slices);
+    builder.constant("K_FAST", u32::from(k_fast));
+    let groups = product.batches * product.right.lines.div_ceil(columns as usize);
+    builder.finish(include_str!("../../../assets/kernels/matmul_few.wgsl"), grid(groups, caps))
 }

@@ -8,13 +8,17 @@ mod blocks;
 mod conv;
 mod conv_transpose;
 mod cumsum;
+mod fused;
 mod gather;
 mod map;
 mod matmul;
+mod matmul_registers;
 mod pool;
+mod quads;
 mod quant_matmul;
 mod reduce;
 mod row_norm;
+mod rows;
 mod scalar;
 mod scatter;
 mod softmax;
@@ -23,6 +27,8 @@ mod top_k;
 
 #[cfg(test)]
 mod device_tests;
+#[cfg(test)]
+mod fused_tests;
 #[cfg(test)]
 mod map_tests;
 #[cfg(test)]
@@ -40,6 +46,9 @@ use core::fmt::Write;
 
 use smallvec::SmallVec;
 
+use self::fused::{Named, named_operands};
+use self::quads::{QUAD_WORDS, Quad, load_four};
+use self::scalar::Library;
 use super::{Access, Binding, Caps, Kernel, Launch, Params, buffer_type, wgsl_type};
 use crate::plan::{Source, Step};
 use crate::tensor::DType;
@@ -73,29 +82,48 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
     }
 }
 
-/// Builds a kernel's text: named inputs, one 32-bit output `y`, parameters, and a body from `assets/kernels`.
+/// Builds a kernel's text: named inputs, 32-bit results, parameters, and a body from `assets/kernels`.
 ///
 /// For an input `x` the text has `fn load_x(i: u32)`, which gives element `i` of the whole binding in its class's type, and the
-/// parameter `x_offset`. Results are written by `store_y(i, value)`, which puts element `i` of the output in its place; only kernels that
-/// read their own output back touch `y[params.y_offset + i]` themselves. Kernels that count faults also get `faults: array<atomic<u32>>`.
+/// parameter `x_offset`. Results are written by `store_y(i, value)`, once for each element `i` of the contiguous output. What a plan
+/// has joined to the kernel happens inside these two, so a body must not touch memory in any other way; those kernels that read their own
+/// output back (see [`Kernel::takes_epilogue`]) use `y[params.y_offset + i]`. Kernels that count faults also get
+/// `faults: array<atomic<u32>>`.
+///
+/// Kernels that work on four neighbours at a time ask for it by [`Builder::with_quads`] and get `load_x4(i)` and `store_y4(i, vec4)` beside the
+/// above. Both are defined as the four single calls in order; where every call is aligned they move the four at once.
 pub(super) struct Builder<'a> {
     /// The parameters; offsets are there already.
     pub params: Params,
     step: &'a Step,
     name: &'static str,
     bindings: SmallVec<[Binding; 4]>,
-    /// Bindings and loads.
+    /// Bindings, loads and stores.
     declarations: String,
     /// Constants, aliases and raw code.
     code: String,
+    /// What fused work calls.
+    library: Library,
 }
 
 impl<'a> Builder<'a> {
     /// Declares the bindings of `step`. Operands with the same source share one.
     pub fn new(step: &'a Step, name: &'static str) -> Self {
-        let names = step.kernel.input_names();
-        let operands =
-            || names.iter().copied().zip(&step.inputs).chain(step.outputs.iter().map(|output| ("y", output)));
+        Self::declare_all(step, name, &[], |_| None)
+    }
+
+    /// As [`Builder::new`], with `load_NAME4` or `store_y4` for each operand of `quads`, which tells whether all calls touch quads that begin
+    /// at multiples of four of the array, offsets included.
+    pub fn with_quads(step: &'a Step, name: &'static str, quads: &[(&str, bool)], caps: &Caps) -> Self {
+        Self::declare_all(step, name, quads, |written| Some(Quad::of(caps, written)))
+    }
+
+    fn declare_all(
+        step: &'a Step,
+        name: &'static str,
+        quads: &[(&str, bool)],
+        best: impl Fn(bool) -> Option<Quad>,
+    ) -> Self {
         let mut builder = Self {
             params: Params::default(),
             step,
@@ -103,48 +131,66 @@ impl<'a> Builder<'a> {
             bindings: SmallVec::new(),
             declarations: String::new(),
             code: String::new(),
+            library: Library::default(),
         };
+        let operands = named_operands(step, quads);
         let mut variables: SmallVec<[&str; 4]> = SmallVec::new();
-        for (name, operand) in operands() {
+        let mut results: SmallVec<[fused::Target; 2]> = SmallVec::new();
+        for Named { name, operand, output, wanted } in &operands {
             builder.params.size(&format!("{name}_offset"), operand.layout.offset);
-            let at = builder.bindings.iter().position(|b| b.source == operand.source);
-            let sharers = || operands().filter(|o| o.1.source == operand.source);
-            let ty = shared_type(sharers().map(|o| o.1.dtype));
-            let at = at.unwrap_or_else(|| {
-                // The output is always called `y`, whoever shares it.
-                let written = sharers().any(|o| o.0 == "y");
-                let variable = if written { "y" } else { name };
-                let access = access(operand.source, written);
+            match operand.source {
+                // Defined with the rest of the prologue.
+                Source::Fused => continue,
+                Source::Iota => {
+                    // Writing to a string cannot fail.
+                    let _ =
+                        writeln!(builder.declarations, "fn load_{name}(i: u32) -> i32 {{ return bitcast<i32>(i); }}");
+                    continue;
+                }
+                _ => {}
+            }
+            let sharers = || operands.iter().filter(|o| o.operand.source == operand.source);
+            let ty = shared_type(sharers().map(|o| o.operand.dtype));
+            // An array is of quads if all who share it want them, at multiples of four, in the array's own type.
+            let in_quads = |o: &Named| {
+                let dtype = o.operand.dtype;
+                o.wanted == Some(true) && dtype.per_word() == 1 && wgsl_type(dtype.class()) == ty
+            };
+            let written = sharers().find(|o| o.output);
+            let quad = best(written.is_some()).filter(|_| sharers().all(in_quads));
+            let at = builder.bindings.iter().position(|b| b.source == operand.source).unwrap_or_else(|| {
+                // An output keeps its name, whoever shares it.
+                let variable = written.map_or(name, |o| &o.name);
+                let access = access(operand.source, written.is_some());
                 builder.bindings.push(Binding { source: operand.source, access });
                 variables.push(variable);
-                declare(&mut builder.declarations, builder.bindings.len(), access, variable, &format!("array<{ty}>"));
+                let element = quad.map_or(ty.to_owned(), |quad| quad.wgsl(ty));
+                let array = format!("array<{element}>");
+                declare(&mut builder.declarations, builder.bindings.len(), access, variable, &array);
                 builder.bindings.len() - 1
             });
-            if name == "y" {
-                let class = wgsl_type(operand.dtype.class());
-                let value = convert("v".to_owned(), class, ty);
-                let _ = writeln!(
-                    builder.declarations,
-                    "fn store_y(i: u32, v: {class}) {{ y[params.y_offset + i] = {value}; }}"
-                );
+            if *output {
+                results.push(fused::Target { name, variable: variables[at], ty, quad: quad.is_some(), operand });
             } else {
-                let load = load(variables[at], ty, operand.dtype, "i");
-                let class = wgsl_type(operand.dtype.class());
-                // Writing to a string cannot fail.
-                let _ = writeln!(builder.declarations, "fn load_{name}(i: u32) -> {class} {{ return {load}; }}");
+                let text = load_functions(name, variables[at], ty, operand.dtype, quad, *wanted);
+                builder.declarations.push_str(&text);
             }
         }
-        builder.declarations.push_str(&blocks::functions(step.inputs.iter().map(|input| input.dtype)));
+        builder.declarations.push_str(&blocks::functions(operands.iter().map(|named| named.operand.dtype)));
+        if builder.declarations.contains("quad_words(") {
+            builder.declarations.push_str(QUAD_WORDS);
+        }
+        let Self { params, declarations, library, .. } = &mut builder;
+        let four = |name: &str| quads.iter().find(|wanted| wanted.0 == name).map(|wanted| wanted.1);
+        declarations.push_str(&fused::store(step.epilogue.as_ref(), &results, four("y"), params, library));
+        if let Some(prologue) = &step.prologue {
+            declarations.push_str(&fused::load(prologue, four("x"), params, library));
+        }
         if step.kernel.counts_faults() {
             let binding = builder.bindings.len() + 1;
             declare(&mut builder.declarations, binding, Access::ReadWrite, "faults", "array<atomic<u32>>");
         }
         builder
-    }
-
-    /// Whether the text has no functions of a quantised type yet: those of the inputs are there.
-    pub fn lacks_functions_of(&self, dtype: DType) -> bool {
-        self.step.inputs.iter().all(|input| input.dtype != dtype)
     }
 
     /// `const NAME: u32 = value;` in the text. It is part of the pipeline's identity: for variants only, never for shapes.
@@ -174,7 +220,9 @@ impl<'a> Builder<'a> {
 
     /// Ends with the body and the grid.
     pub fn finish(self, body: &str, workgroups: [u32; 3]) -> Launch {
-        let wgsl = [&self.params.wgsl(), &self.declarations, WORKGROUP_INDEX, &self.code, body].concat();
+        let text = [&self.params.wgsl(), &self.declarations, WORKGROUP_INDEX, &self.code, body].concat();
+        // Kernels bring what they call themselves, and nothing may be in a text twice.
+        let wgsl = self.library.missing(&text) + &text;
         let (params, patches) = self.params.finish();
         Launch {
             name: self.name,
@@ -186,6 +234,31 @@ impl<'a> Builder<'a> {
             counts_faults: self.step.kernel.counts_faults(),
         }
     }
+}
+
+/// `load_x(i)`, and `load_x4(i)` if quads are `wanted`, which tells whether all of them begin at multiples of four.
+fn load_functions(
+    name: &str,
+    variable: &str,
+    ty: &str,
+    dtype: DType,
+    quad: Option<Quad>,
+    wanted: Option<bool>,
+) -> String {
+    let class = wgsl_type(dtype.class());
+    let (one, four) = match quad {
+        Some(quad) => (quad.one(variable, ty, "i"), quad.four(variable, ty, "i >> 2u")),
+        None => {
+            let aligned = wanted == Some(true);
+            (load(variable, ty, dtype, "i"), load_four(variable, ty, dtype, class, "i", aligned))
+        }
+    };
+    let mut text = format!("fn load_{name}(i: u32) -> {class} {{ return {one}; }}\n");
+    if wanted.is_some() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "fn load_{name}4(i: u32) -> vec4<{class}> {{ return {four}; }}");
+    }
+    text
 }
 
 /// In every text: the linear number of a workgroup of a folded [`grid`].

@@ -1,5 +1,6 @@
-//! Reductions over the middle of `[outer, n, inner]`, and the choice between a thread and a workgroup for each row that all row kernels share.
+//! Reductions over the middle of `[outer, n, inner]`.
 
+use super::rows::{self, Rows};
 use super::scalar::Library;
 use super::{Builder, grid};
 use crate::kernel::{Caps, Launch, ReduceKernel, wgsl_type};
@@ -7,39 +8,78 @@ use crate::plan::Step;
 use crate::record::ReduceKind;
 use crate::tensor::Class;
 
-/// Threads that share a row, as in `row_workgroup.wgsl`.
-const LANES: u32 = 128;
-/// Bytes that they fold in: at most two words each.
-const FOLD_BYTES: u32 = LANES * 8;
+/// The launch of a reduction. Columns that lie side by side are taken by quads, rows and what else there is as all kernels take [`Rows`].
+pub(super) fn lower(step: &Step, kernel: &ReduceKernel, caps: &Caps) -> Option<Launch> {
+    let ReduceKernel { kind, class, outer, n, inner } = *kernel;
+    let rows = Rows { rows: outer * inner, n, inner, fields: fields(kind) };
+    if rows.rows == 0 || n == 0 {
+        return None;
+    }
+    let begins = step.inputs[0].layout.offset.is_multiple_of(4);
+    let columns = Columns::of(&rows, caps);
+    let aligned = if columns.is_some() { begins } else { rows.aligned(&step.inputs[0]) };
+    let mut builder = Builder::with_quads(step, "reduce", &[("x", aligned)], caps);
+    builder.alias("T", wgsl_type(class));
+    let mut library = Library::default();
+    builder.code(&state(kind, class, &mut library));
+    builder.code(&library.text());
+    Some(match columns {
+        Some(columns) => columns.finish(builder, &rows, caps),
+        None => {
+            rows.loads(&mut builder);
+            rows.finish(builder, include_str!("../../../assets/kernels/reduce.wgsl"), caps)
+        }
+    })
+}
 
-/// Ends the text of a kernel over `rows` of `n` elements, `inner` apart, whose body has `S`, `merge` and `run`.
-pub(super) fn finish_rows(builder: Builder, body: &str, [rows, n, inner]: [usize; 3], caps: &Caps) -> Launch {
-    let room = caps.invocations >= LANES && caps.workgroup_memory >= FOLD_BYTES;
-    // Sharing pays for long rows, unless there are rows enough to keep everyone busy and threads read neighbours (or are software).
-    let busy = rows >= 1024 && (caps.software || inner > 1);
-    if n <= 64 || busy || !room {
-        let text = [include_str!("../../../assets/kernels/lib/row_thread.wgsl"), "\n", body].concat();
-        builder.finish(&text, grid(rows.div_ceil(64), caps))
-    } else {
-        let text = [include_str!("../../../assets/kernels/lib/row_workgroup.wgsl"), "\n", body].concat();
-        builder.finish(&text, grid(rows, caps))
+/// Who works on a quad of columns.
+enum Columns {
+    /// A thread: where there are quads enough, or on software adapters, where a vector of the CPU has several.
+    Thread,
+    /// Several threads, each with a slice of the rows.
+    Workgroup,
+}
+
+impl Columns {
+    /// `None` if columns are not taken by quads: there are none, or so few that too many lanes would be idle.
+    fn of(rows: &Rows, caps: &Caps) -> Option<Self> {
+        let quads = rows.rows / 4;
+        let bytes = 256 * 16 * rows.fields.len().max(1) as u32;
+        let room = caps.invocations >= 256 && caps.workgroup_memory >= bytes;
+        if !rows.inner.is_multiple_of(4) {
+            None
+        } else if caps.software {
+            (quads >= 64).then_some(Self::Thread)
+        } else if quads >= 16384 || rows.n < 64 {
+            Some(Self::Thread)
+        } else {
+            (room && quads >= 16).then_some(Self::Workgroup)
+        }
+    }
+
+    fn finish(&self, mut builder: Builder, rows: &Rows, caps: &Caps) -> Launch {
+        let quads = rows.rows / 4;
+        builder.params.size("quads", quads).size("n", rows.n).size("inner", rows.inner);
+        let (who, groups) = match self {
+            Self::Thread => {
+                let threads = rows::threads(caps);
+                builder.constant("THREADS", threads);
+                let text = include_str!("../../../assets/kernels/lib/columns_thread.wgsl");
+                (text, quads.div_ceil(threads as usize))
+            }
+            Self::Workgroup => (include_str!("../../../assets/kernels/lib/columns_workgroup.wgsl"), quads.div_ceil(16)),
+        };
+        let body = include_str!("../../../assets/kernels/reduce_columns.wgsl");
+        builder.finish(&[who, "\n", body].concat(), grid(groups, caps))
     }
 }
 
-/// The launch of a reduction.
-pub(super) fn lower(step: &Step, kernel: &ReduceKernel, caps: &Caps) -> Option<Launch> {
-    let rows = kernel.outer * kernel.inner;
-    if rows == 0 || kernel.n == 0 {
-        return None;
+/// The members of the state.
+fn fields(kind: ReduceKind) -> &'static [&'static str] {
+    match kind {
+        ReduceKind::ArgMax { .. } | ReduceKind::ArgMin { .. } => &["v", "p"],
+        _ => &[],
     }
-    let mut builder = Builder::new(step, "reduce");
-    builder.params.size("rows", rows).size("n", kernel.n).size("inner", kernel.inner);
-    builder.alias("T", wgsl_type(kernel.class));
-    let mut library = Library::default();
-    builder.code(&state(kernel.kind, kernel.class, &mut library));
-    builder.code(&library.text());
-    let body = include_str!("../../../assets/kernels/reduce.wgsl");
-    Some(finish_rows(builder, body, [rows, kernel.n, kernel.inner], caps))
 }
 
 /// What a reduction finds: its state, how an element starts it, how two merge, what it results in.

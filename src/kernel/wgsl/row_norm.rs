@@ -1,7 +1,7 @@
 //! Normalisation of rows: layer norm, RMS norm, unit length.
 
 use super::Builder;
-use super::reduce::finish_rows;
+use super::rows::Rows;
 use super::scalar::Library;
 use crate::kernel::{Caps, Launch, RowNormKernel};
 use crate::plan::Step;
@@ -13,8 +13,17 @@ pub(super) fn lower(step: &Step, kernel: &RowNormKernel, caps: &Caps) -> Option<
     if kernel.rows == 0 || kernel.n == 0 {
         return None;
     }
-    let mut builder = Builder::new(step, "row_norm");
-    builder.params.size("rows", kernel.rows).size("n", kernel.n);
+    let rows = Rows { rows: kernel.rows, n: kernel.n, inner: 1, fields: &["count", "mean", "squares"] };
+    // Every row has the same weights, so only where they begin matters.
+    let begins = |input: usize| step.inputs.get(input).is_some_and(|o| o.layout.offset.is_multiple_of(4));
+    let quads = [
+        ("x", rows.aligned(&step.inputs[0])),
+        ("weight", begins(1)),
+        ("bias", begins(1 + usize::from(kernel.weight))),
+        ("y", rows.aligned(&step.outputs[0])),
+    ];
+    let mut builder = Builder::with_quads(step, "row_norm", &quads, caps);
+    builder.alias("T", "f32");
     match step.scalars.first() {
         Some(&epsilon) => builder.params.scalar("epsilon", Class::Float, epsilon),
         None => builder.params.float("epsilon", 0.0),
@@ -29,9 +38,16 @@ pub(super) fn lower(step: &Step, kernel: &RowNormKernel, caps: &Caps) -> Option<
     library.need("min_max");
     builder.code(&library.text());
     for (name, given, without) in [("weight", kernel.weight, "1.0"), ("bias", kernel.bias, "0.0")] {
-        let value = if given { format!("load_{name}(params.{name}_offset + p)") } else { without.to_owned() };
-        builder.code(&format!("fn {name}_at(p: u32) -> f32 {{ return {value}; }}"));
+        let (one, four) = match given {
+            true => {
+                (format!("load_{name}(params.{name}_offset + p)"), format!("load_{name}4(params.{name}_offset + p)"))
+            }
+            false => (without.to_owned(), format!("vec4<f32>({without})")),
+        };
+        builder.code(&format!("fn {name}_at(p: u32) -> f32 {{ return {one}; }}"));
+        builder.code(&format!("fn {name}4_at(p: u32) -> vec4<f32> {{ return {four}; }}"));
     }
-    let body = include_str!("../../../assets/kernels/row_norm.wgsl");
-    Some(finish_rows(builder, body, [kernel.rows, kernel.n, 1], caps))
+    rows.loads(&mut builder);
+    rows.stores(&mut builder);
+    Some(rows.finish(builder, include_str!("../../../assets/kernels/row_norm.wgsl"), caps))
 }

@@ -49,41 +49,51 @@ impl Library {
 
     /// The text of all files needed.
     pub(super) fn text(&self) -> String {
-        LIBRARY.iter().filter(|file| self.0.contains(&file.0)).map(|file| file.2).collect::<Vec<_>>().join("\n")
+        self.files().collect::<Vec<_>>().join("\n")
+    }
+
+    /// The files needed that a text does not have in it yet.
+    pub(super) fn missing(&self, text: &str) -> String {
+        self.files().filter(|file| !text.contains(*file)).collect::<Vec<_>>().join("\n")
+    }
+
+    fn files(&self) -> impl Iterator<Item = &'static str> {
+        LIBRARY.iter().filter(|file| self.0.contains(&file.0)).map(|file| file.2)
     }
 }
 
-/// The text of `fn element(in0: …, in1: …) -> Out`, which computes all outputs of one element. `inputs` are the classes of the inputs;
-/// `scalars` the positions of the step's scalars in the batch. Numbers that no literal can spell become parameters.
+/// The text of `fn NAME(in0: …, in1: …) -> NAME_result`, which computes all outputs of one element. `inputs` are the classes of the inputs;
+/// `scalars` the positions of the program's scalars in the batch. Numbers that no literal can spell become parameters.
 pub(super) fn element(
+    name: &str,
     program: &Program,
     inputs: &[Class],
     scalars: &[u32],
     params: &mut Params,
     library: &mut Library,
 ) -> String {
-    let mut text = String::from("struct Out {\n");
+    let mut text = format!("struct {name}_result {{\n");
     // Writing to a string cannot fail.
     for (i, &reg) in program.outputs.iter().enumerate() {
         let _ = writeln!(text, "    v{i}: {},", wgsl_type(program.class(reg)));
     }
     let arguments: Vec<_> = inputs.iter().enumerate().map(|(i, c)| format!("in{i}: {}", wgsl_type(*c))).collect();
-    let _ = writeln!(text, "}}\nfn element({}) -> Out {{", arguments.join(", "));
+    let _ = writeln!(text, "}}\nfn {name}({}) -> {name}_result {{", arguments.join(", "));
     let mut declared: Vec<(u16, Class)> = Vec::new();
     for (i, _) in live(program).into_iter().enumerate().filter(|(_, live)| *live) {
         let value = match program.exprs[i] {
             Expr::Input(input, _) => format!("in{input}"),
             Expr::Scalar(scalar, class) => {
-                let name = format!("s{scalar}_{}", wgsl_type(class));
+                let field = format!("{name}_s{scalar}_{}", wgsl_type(class));
                 if !declared.contains(&(scalar, class)) {
                     declared.push((scalar, class));
                     // A scalar that is not there is a planner's mistake; it reads as the first rather than panicking.
                     let position = scalars.get(scalar as usize).or(scalars.first()).copied().unwrap_or(0);
-                    params.scalar(&name, class, position);
+                    params.scalar(&field, class, position);
                 }
-                format!("params.{name}")
+                format!("params.{field}")
             }
-            Expr::Const(bits, class) => constant(i, bits, class, params),
+            Expr::Const(bits, class) => constant(&format!("{name}_c{i}"), bits, class, params),
             Expr::Unary(op, x) => unary(op, program.class(x), &r(x), library),
             Expr::Binary(op, a, b) => binary(op, program.class(a), &r(a), &r(b), library),
             Expr::Select(c, a, b) => format!("select({}, {}, {} != 0u)", r(b), r(a), r(c)),
@@ -96,7 +106,7 @@ pub(super) fn element(
         let _ = writeln!(text, "    let r{i} = {value};");
     }
     let outputs: Vec<_> = program.outputs.iter().map(|&reg| r(reg)).collect();
-    let _ = writeln!(text, "    return Out({});\n}}", outputs.join(", "));
+    let _ = writeln!(text, "    return {name}_result({});\n}}", outputs.join(", "));
     text
 }
 
@@ -142,12 +152,12 @@ pub(super) fn live_inputs(program: &Program, inputs: usize) -> Vec<bool> {
 }
 
 /// A number as an exact literal, or as a parameter where there is none.
-fn constant(register: usize, bits: u32, class: Class, params: &mut Params) -> String {
+fn constant(field: &str, bits: u32, class: Class, params: &mut Params) -> String {
     match class {
         Class::Float if f32::from_bits(bits).is_finite() => format!("{:?}f", f32::from_bits(bits)),
         Class::Float => {
-            params.size(&format!("c{register}"), bits as usize);
-            format!("bitcast<f32>(params.c{register})")
+            params.size(field, bits as usize);
+            format!("bitcast<f32>(params.{field})")
         }
         // Converted, as the lowest number has no literal of its own.
         Class::Int => format!("i32({})", bits as i32),

@@ -1,25 +1,27 @@
 //! Softmax over the middle of `[outer, n, inner]`.
 
 use super::Builder;
-use super::reduce::finish_rows;
+use super::rows::Rows;
 use super::scalar::Library;
 use crate::kernel::{Caps, Launch, SoftmaxKernel};
 use crate::plan::Step;
 
 /// The launch of a softmax.
 pub(super) fn lower(step: &Step, kernel: &SoftmaxKernel, caps: &Caps) -> Option<Launch> {
-    let rows = kernel.outer * kernel.inner;
-    if rows == 0 || kernel.n == 0 {
+    let SoftmaxKernel { log, outer, n, inner } = *kernel;
+    if outer * inner == 0 || n == 0 {
         return None;
     }
-    let mut builder = Builder::new(step, "softmax");
-    builder.params.size("rows", rows).size("n", kernel.n).size("inner", kernel.inner);
-    builder.constant("LOG", u32::from(kernel.log));
+    let rows = Rows { rows: outer * inner, n, inner, fields: &["top", "sum"] };
+    let quads = [("x", rows.aligned(&step.inputs[0])), ("y", rows.aligned(&step.outputs[0]))];
+    let mut builder = Builder::with_quads(step, "softmax", &quads, caps);
+    builder.alias("T", "f32").constant("LOG", u32::from(log));
+    rows.loads(&mut builder);
+    rows.stores(&mut builder);
     let mut library = Library::default();
     for name in ["min_max", "exp_f32", "log_f32", "is_inf", "from_bits"] {
         library.need(name);
     }
     builder.code(&library.text());
-    let body = include_str!("../../../assets/kernels/softmax.wgsl");
-    Some(finish_rows(builder, body, [rows, kernel.n, kernel.inner], caps))
+    Some(rows.finish(builder, include_str!("../../../assets/kernels/softmax.wgsl"), caps))
 }

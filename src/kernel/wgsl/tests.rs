@@ -13,7 +13,10 @@ pub(super) fn check(launch: &Launch) {
         .unwrap_or_else(|e| panic!("{}\n{}", e.emit_to_string(&launch.wgsl), launch.wgsl));
     use naga::valid::Capabilities;
     // Packing halves is core WebGPU; naga has it as a capability for the sake of old OpenGL.
-    let capabilities = Capabilities::default() | Capabilities::SUBGROUP | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let capabilities = Capabilities::default()
+        | Capabilities::SUBGROUP
+        | Capabilities::SHADER_INT64
+        | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities);
     validator
         .subgroup_stages(naga::valid::ShaderStages::COMPUTE)
@@ -24,12 +27,18 @@ pub(super) fn check(launch: &Launch) {
 
 /// Devices from generous to poor.
 fn devices() -> Vec<Caps> {
-    let rich =
-        Caps { subgroup: Some(32), software: false, invocations: 1024, workgroup_memory: 32768, workgroups: 65535 };
+    let rich = Caps {
+        subgroup: Some(32),
+        software: false,
+        wide: false,
+        invocations: 1024,
+        workgroup_memory: 32768,
+        workgroups: 65535,
+    };
     vec![
         rich,
         Caps { subgroup: None, ..rich },
-        Caps { subgroup: Some(8), software: true, ..rich },
+        Caps { subgroup: Some(8), software: true, wide: true, ..rich },
         Caps { subgroup: None, software: true, ..rich },
         Caps { subgroup: None, invocations: 64, workgroup_memory: 1024, ..rich },
     ]

@@ -93,9 +93,14 @@ fn attention_matches_loops() {
         (3, 3, 33, 31, 17, 7),
         (2, 2, 70, 129, 32, 65),
         (1, 1, 13, 40, 8, 300),
+        (1, 1, 260, 70, 5, 3),
     ];
     for (turn, (heads, groups, queries, keys, qk, value)) in sizes.into_iter().enumerate() {
-        for (causal, mask) in [(false, false), (true, false), (false, true), (true, true)] {
+        for (causal, mask) in [(false, false), (true, true), (true, false), (false, true)] {
+            // Large tiles take long to compile.
+            if queries > 100 && causal != mask {
+                continue;
+            }
             let kernel = AttentionKernel { causal, mask, batch: 2, heads, groups, queries, keys, qk, value };
             let inputs = inputs(&kernel, if turn % 2 == 0 { DType::F32 } else { DType::F16 });
             let softcap = if mask { 3.0 } else { 0.0 };

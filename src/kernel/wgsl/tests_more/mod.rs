@@ -6,9 +6,9 @@ mod lines;
 mod windows;
 
 use half::f16;
-use smallvec::SmallVec;
 
-use super::device_tests::run_step_with;
+use super::device_tests::{caps, run_step_with};
+use super::lower;
 use crate::kernel::*;
 use crate::plan::{Operand, Source, Step};
 use crate::tensor::{Class, DType, Layout, Shape};
@@ -90,24 +90,34 @@ fn unpack(dtype: DType, words: &[u32]) -> Vec<f64> {
         .collect()
 }
 
-/// Devices that make every form of a kernel be chosen.
-fn devices() -> [Caps; 3] {
-    let gpu = Caps { subgroup: None, software: false, invocations: 256, workgroup_memory: 16384, workgroups: 65535 };
-    [gpu, Caps { invocations: 128, workgroups: 3, ..gpu }, Caps { software: true, ..gpu }]
+/// Devices that make every form of a kernel be chosen; none that makes the same launch as another.
+fn devices(step: &Step) -> Vec<Caps> {
+    let gpu = Caps {
+        subgroup: None,
+        software: false,
+        wide: false,
+        invocations: 256,
+        workgroup_memory: 16384,
+        workgroups: 65535,
+    };
+    let software = Caps { software: true, ..gpu };
+    let mut devices = vec![gpu, Caps { invocations: 128, workgroups: 3, ..gpu }];
+    for software in [software, Caps { subgroup: caps().subgroup, workgroups: 3, ..software }] {
+        if devices.iter().all(|other| lower(step, other) != lower(step, &software)) {
+            devices.push(software);
+        }
+    }
+    devices
 }
 
 fn step(kernel: Kernel, inputs: &[Input], dtype: DType, shape: impl Into<Shape>, scalars: usize) -> Step {
     let operand =
         |i: usize, dtype, layout: &Layout| Operand { source: Source::Slot(i as u32), dtype, layout: layout.clone() };
     let out = Layout { offset: OFFSET, ..Layout::contiguous(shape) };
-    Step {
-        kernel,
-        inputs: inputs.iter().enumerate().map(|(i, input)| operand(i, input.dtype, &input.layout)).collect(),
-        outputs: SmallVec::from_elem(operand(inputs.len(), dtype, &out), 1),
-        // In another order than the kernel's.
-        scalars: (0..scalars as u32).rev().collect(),
-        nodes: SmallVec::new(),
-    }
+    let operands = inputs.iter().enumerate().map(|(i, input)| operand(i, input.dtype, &input.layout));
+    // Scalars in another order than the kernel's.
+    let scalars = (0..scalars as u32).rev().collect();
+    Step { scalars, ..Step::new(kernel, operands, operand(inputs.len(), dtype, &out)) }
 }
 
 /// Runs the step in every form and compares. `scalars` in the kernel's order. Gives the faults.
@@ -129,7 +139,7 @@ fn check(
         inputs.iter().enumerate().map(|(i, input)| (source(i), pack(input.dtype, &input.storage))).collect();
     buffers.push((source(inputs.len()), vec![0xdead; n + OFFSET + 7]));
     let mut counted = None;
-    for caps in devices() {
+    for caps in devices(&step) {
         let (buffers, faults) = run_step_with(&step, &buffers, &scalars, &caps);
         let words = &buffers[inputs.len()].1;
         assert!(words[..OFFSET].iter().chain(&words[OFFSET + n..]).all(|&w| w == 0xdead), "wrote outside: {caps:?}");

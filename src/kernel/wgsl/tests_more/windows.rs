@@ -12,6 +12,7 @@ fn windows() -> Vec<(Window, [usize; 3])> {
     vec![
         (PLAIN, [1, 5, 7]),
         (Window { size: [1, 3, 3], before: [0, 1, 1], after: [0, 1, 1], ..PLAIN }, [1, 9, 13]),
+        (Window { size: [1, 3, 2], stride: [1, 2, 1], before: [0, 2, 1], after: [0, 1, 0], ..PLAIN }, [2, 41, 10]),
         (Window { size: [1, 1, 5], stride: [1, 1, 2], before: [0, 0, 4], after: [0, 0, 1], ..PLAIN }, [1, 1, 33]),
         (
             Window { size: [2, 3, 2], stride: [1, 2, 3], dilation: [2, 1, 2], before: [1, 2, 0], after: [0, 1, 3] },
@@ -39,7 +40,8 @@ fn meets(window: &Window, input: [usize; 3], out: &[usize], tap: &[usize]) -> Op
 #[test]
 fn conv_matches_loops() {
     for (window, input) in windows() {
-        for (groups, channels_in, channels_out) in [(1, 3, 5), (1, 1, 1), (2, 4, 6), (6, 6, 6), (3, 3, 12), (2, 4, 22)]
+        for (groups, channels_in, channels_out) in
+            [(1, 3, 5), (1, 1, 1), (2, 4, 6), (6, 6, 6), (3, 3, 12), (2, 4, 22), (1, 5, 70), (2, 2, 80)]
         {
             let (batch, output) = (2, output_size(&window, input));
             let dtype = if groups == 2 { DType::F16 } else { DType::F32 };

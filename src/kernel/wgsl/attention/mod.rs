@@ -1,4 +1,7 @@
-//! Attention, in three forms: tiles of queries, single queries, and threads of their own for software adapters.
+//! Attention: tiles of queries or single queries in workgroup memory for GPUs; tiles in registers for software adapters, or threads of their own
+//! where these have no subgroups.
+
+mod registers;
 
 use super::{Builder, grid};
 use crate::kernel::{AttentionKernel, Caps, Launch, Params};
@@ -29,18 +32,21 @@ pub(super) fn lower(step: &Step, kernel: &AttentionKernel, caps: &Caps) -> Launc
         stride_params(params, name, operand);
     }
 
+    if let Some(lanes) = caps.software_lanes() {
+        return registers::lower(builder, kernel, lanes, caps);
+    }
     let heads = kernel.batch * kernel.heads;
     let (body, columns, blocks) = if caps.software {
         let columns = kernel.value.next_power_of_two().clamp(32, 256);
         builder.constant("COLUMNS", columns as u32);
-        (include_str!("../../../assets/kernels/attention_thread.wgsl"), columns, kernel.queries)
+        (include_str!("../../../../assets/kernels/attention_thread.wgsl"), columns, kernel.queries)
     } else if kernel.queries >= TILED_QUERIES {
-        (include_str!("../../../assets/kernels/attention.wgsl"), 64, kernel.queries.div_ceil(32))
+        (include_str!("../../../../assets/kernels/attention.wgsl"), 64, kernel.queries.div_ceil(32))
     } else {
         let columns = kernel.value.div_ceil(64).clamp(1, 4);
         builder.constant("COLUMNS", columns as u32);
         builder.constant("LANES", if caps.invocations >= 256 && kernel.keys > 64 { 256 } else { 64 });
-        (include_str!("../../../assets/kernels/attention_row.wgsl"), columns * 64, kernel.queries)
+        (include_str!("../../../../assets/kernels/attention_row.wgsl"), columns * 64, kernel.queries)
     };
     // Values too wide for one go are cut into chunks of columns, each with its own scores.
     let chunks = kernel.value.div_ceil(columns);
@@ -73,8 +79,8 @@ fn visible(query: u32) -> u32 {
     } else {
         "    return seen;\n}"
     });
-    builder.code(include_str!("../../../assets/kernels/lib/is_nan.wgsl"));
-    builder.code(include_str!("../../../assets/kernels/lib/tanh_f32.wgsl"));
+    builder.code(include_str!("../../../../assets/kernels/lib/is_nan.wgsl"));
+    builder.code(include_str!("../../../../assets/kernels/lib/tanh_f32.wgsl"));
     builder.code(
         "fn adjust(product: f32, batch: u32, head: u32, query: u32, key: u32) -> f32 {
     var score = product * params.scale;

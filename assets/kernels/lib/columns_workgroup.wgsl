@@ -1,0 +1,21 @@
+// A workgroup for 16 quads of columns, in 16 slices each, which are put together in a fixed order.
+const SLICES: u32 = 16u;
+
+var<workgroup> folded: array<Four, 256>;
+
+@compute @workgroup_size(256)
+fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
+    let quad = workgroup_index(wid, nwg) * 16u + lid % 16u;
+    let slice = lid / 16u;
+    // What lies beyond the end repeats the last quad, and is not stored.
+    folded[lid] = slice_of(min(quad, params.quads - 1u), slice);
+    for (var half = 8u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (slice < half && slice + half < params.n) {
+            folded[lid] = merge4(folded[lid], folded[lid + half * 16u]);
+        }
+    }
+    if (slice == 0u && quad < params.quads) {
+        put(quad, folded[lid]);
+    }
+}

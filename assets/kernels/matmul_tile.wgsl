@@ -1,0 +1,50 @@
+// Fills the tile of one side with SIDE_LINES lines from `first` on and 16 steps of k from `k0` on; what lies beyond the end is 0.
+// A vector of the tile has four neighbouring lines at one step of k; there is one more a step than lines need, against bank conflicts.
+// SIDE_ALONG: 0 quads along k, 1 quads along the lines, 2 neighbours along k, 3 neighbours along the lines.
+
+var<workgroup> SIDE_tile: array<vec4<T>, 272>;
+
+fn fill_SIDE(base: u32, first: u32, k0: u32, lid: u32) {
+    if (SIDE_ALONG == 0u) {
+        for (var s = lid; s < SIDE_LINES * 4u; s += 64u) {
+            let line = s / 4u;
+            let k = s % 4u * 4u;
+            let at = base + (first + line) * params.SIDE_line + k0 + k;
+            var v = vec4<T>();
+            if (first + line < params.SIDE_lines) {
+                if (k0 + k + 3u < params.k) {
+                    v = SIDE4(at);
+                } else {
+                    if (k0 + k < params.k) { v.x = SIDE(at); }
+                    if (k0 + k + 1u < params.k) { v.y = SIDE(at + 1u); }
+                    if (k0 + k + 2u < params.k) { v.z = SIDE(at + 2u); }
+                }
+            }
+            let to = k * 17u + line / 4u;
+            SIDE_tile[to][line % 4u] = v.x;
+            SIDE_tile[to + 17u][line % 4u] = v.y;
+            SIDE_tile[to + 34u][line % 4u] = v.z;
+            SIDE_tile[to + 51u][line % 4u] = v.w;
+        }
+    } else if (SIDE_ALONG == 1u) {
+        for (var s = lid; s < SIDE_LINES * 4u; s += 64u) {
+            let k = s / (SIDE_LINES / 4u);
+            let four = s % (SIDE_LINES / 4u);
+            var v = vec4<T>();
+            if (first + four * 4u < params.SIDE_lines && k0 + k < params.k) {
+                v = SIDE4(base + first + four * 4u + (k0 + k) * params.SIDE_k);
+            }
+            SIDE_tile[k * 17u + four] = v;
+        }
+    } else {
+        for (var s = lid; s < SIDE_LINES * 16u; s += 64u) {
+            let k = select(s / SIDE_LINES, s % 16u, SIDE_ALONG == 2u);
+            let line = select(s % SIDE_LINES, s / 16u, SIDE_ALONG == 2u);
+            var v = T();
+            if (first + line < params.SIDE_lines && k0 + k < params.k) {
+                v = SIDE(base + (first + line) * params.SIDE_line + (k0 + k) * params.SIDE_k);
+            }
+            SIDE_tile[k * 17u + line / 4u][line % 4u] = v;
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The inputs that everybody gets.
+
+use std::sync::Arc;
+
+use bevy_tensor_compute::{DType, TensorData};
+
+/// Host values of one input.
+#[derive(Clone)]
+pub struct Array {
+    pub shape: Vec<usize>,
+    pub values: Arc<[f32]>,
+    /// One for all repetitions, as a model's weights are; else every set of inputs has its own copy.
+    pub shared: bool,
+    /// What our own crate takes instead, if it is not plain numbers.
+    quantized: Option<TensorData>,
+}
+
+impl Array {
+    /// Uniform numbers in `-scale..scale`, the same for the same seed.
+    pub fn uniform(seed: u64, scale: f32, shape: &[usize]) -> Self {
+        let mut state = seed;
+        let values = (0..shape.iter().product()).map(|_| scale * next(&mut state)).collect();
+        Self { shape: shape.to_vec(), values, shared: false, quantized: None }
+    }
+
+    /// The same for all repetitions.
+    pub fn weight(seed: u64, scale: f32, shape: &[usize]) -> Self {
+        Self { shared: true, ..Self::uniform(seed, scale, shape) }
+    }
+
+    /// These, the same for all repetitions.
+    pub fn fixed(values: Vec<f32>, shape: &[usize]) -> Self {
+        Self { shape: shape.to_vec(), values: values.into(), shared: true, quantized: None }
+    }
+
+    /// Numbers that our own crate has in a quantised type, and everybody else as they come out of it.
+    pub fn quantized(seed: u64, scale: f32, shape: &[usize], dtype: DType) -> Self {
+        let plain = Self::uniform(seed, scale, shape);
+        let data = TensorData::quantized(dtype, shape, &plain.values).expect("rows of whole blocks");
+        Self { values: data.to_f32().into(), quantized: Some(data), ..plain }
+    }
+
+    /// As our own crate takes it.
+    pub fn data(&self) -> TensorData {
+        if let Some(data) = &self.quantized {
+            return data.clone();
+        }
+        TensorData::new(&self.values[..], self.shape.clone()).expect("the shape has as many elements")
+    }
+}
+
+/// SplitMix64, its upper bits as a number in −1..1.
+fn next(state: &mut u64) -> f32 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^= z >> 31;
+    (z >> 40) as f32 / (1 << 23) as f32 - 1.0
+}

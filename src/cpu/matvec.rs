@@ -1,0 +1,121 @@
+//! Products of a vector and a matrix: every element of the matrix is used once, so it is read where it lies, at the speed of memory.
+
+use bytemuck::cast_slice_mut;
+
+use super::gemm::Matrix;
+use super::memory::Elements;
+use super::scratch::with_scratch;
+use super::simd::vectorised;
+
+/// Rows of the matrix that are added at a time.
+const ROWS: usize = 8;
+/// Columns that are summed at a time; with the widened rows they stay in the nearest cache.
+const COLUMNS: usize = 512;
+/// Independent sums of a dot product.
+const LANES: usize = 32;
+
+/// A strided matrix of elements of any type.
+#[derive(Clone, Copy)]
+pub(super) struct Strided<'a> {
+    pub elements: Elements<'a>,
+    pub offset: isize,
+    pub row: isize,
+    pub column: isize,
+}
+
+impl<'a> Strided<'a> {
+    pub(super) fn of(x: Matrix<'a>) -> Self {
+        Self { elements: Elements::F32(x.data), offset: x.offset, row: x.row, column: x.column }
+    }
+}
+
+/// `out[j] = Σₚ vector[p] · matrix[p, j]`.
+pub(super) fn matvec(vector: &[f32], matrix: Strided, out: &mut [f32]) {
+    if matrix.column == 1 && out.len() > 1 {
+        return by_rows(vector, matrix, out);
+    }
+    // Columns, which need not lie together.
+    with_scratch(vector.len(), |buffer: &mut [f32]| {
+        for (j, out) in out.iter_mut().enumerate() {
+            let at = matrix.offset + j as isize * matrix.column;
+            let column = match matrix.elements {
+                Elements::F32(floats) if matrix.row == 1 => &floats[at as usize..][..vector.len()],
+                elements => {
+                    elements.load(at, matrix.row, cast_slice_mut(buffer));
+                    &*buffer
+                }
+            };
+            *out = dot(vector, column);
+        }
+    });
+}
+
+/// Adds rows, several at a time.
+fn by_rows(vector: &[f32], matrix: Strided, out: &mut [f32]) {
+    with_scratch(ROWS * COLUMNS.min(out.len()), |buffer: &mut [f32]| {
+        for (c, out) in out.chunks_mut(COLUMNS).enumerate() {
+            out.fill(0.0);
+            let n = out.len();
+            for (r, factors) in vector.chunks(ROWS).enumerate() {
+                let at = |i: usize| matrix.offset + (r * ROWS + i) as isize * matrix.row + (c * COLUMNS) as isize;
+                match matrix.elements {
+                    Elements::F32(floats) => add_rows(factors, |i| &floats[at(i) as usize..][..n], out),
+                    elements => {
+                        for (i, line) in buffer.chunks_mut(n).take(factors.len()).enumerate() {
+                            elements.load(at(i), 1, cast_slice_mut(line));
+                        }
+                        add_rows(factors, |i| &buffer[i * n..][..n], out);
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// `out += Σᵢ factors[i] · row(i)`.
+#[inline(always)]
+fn add_rows<'a>(factors: &[f32], row: impl Fn(usize) -> &'a [f32], out: &mut [f32]) {
+    if let Some(factors) = factors.first_chunk::<ROWS>() {
+        let rows: [&[f32]; ROWS] = core::array::from_fn(row);
+        return vectorised(
+            #[inline(always)]
+            || {
+                let rows = rows.map(|row| &row[..out.len()]);
+                for (j, o) in out.iter_mut().enumerate() {
+                    let mut sum = *o;
+                    for i in 0..ROWS {
+                        sum += factors[i] * rows[i][j];
+                    }
+                    *o = sum;
+                }
+            },
+        );
+    }
+    for (i, &factor) in factors.iter().enumerate() {
+        out.iter_mut().zip(row(i)).for_each(|(o, &v)| *o += factor * v);
+    }
+}
+
+/// The sum of products, in lanes.
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    vectorised(
+        #[inline(always)]
+        || {
+            let mut lanes = [0.0f32; LANES];
+            let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+            for (a, b) in a.iter().zip(b) {
+                for i in 0..LANES {
+                    lanes[i] += a[i] * b[i];
+                }
+            }
+            let mut half = LANES / 2;
+            while half > 0 {
+                for i in 0..half {
+                    lanes[i] += lanes[i + half];
+                }
+                half /= 2;
+            }
+            a_rest.iter().zip(b_rest).fold(lanes[0], |sum, (&a, &b)| sum + a * b)
+        },
+    )
+}

@@ -1,0 +1,107 @@
+//! Convolution, in four forms: strips of a plane for depthwise filters; a product of matrices that are never made, tiled in workgroup memory for
+//! GPUs or in registers for software adapters; and a direct one for the rest.
+
+mod depthwise;
+mod registers;
+
+use super::{Builder, grid};
+use crate::kernel::{Caps, ConvKernel, Launch, Params};
+use crate::plan::Step;
+use crate::record::Window;
+
+/// Output positions of a thread of the direct form, as the text has them.
+const POSITIONS: usize = 4;
+
+/// Threads that keep any device busy; below, more channels to a thread would leave some of it idle.
+const BUSY: usize = 1 << 14;
+
+/// Channels and positions of a workgroup's tile in [`tiled`].
+const TILE: usize = 64;
+/// Threads of a workgroup in [`tiled`].
+const TILE_THREADS: u32 = 256;
+/// Bytes of workgroup memory that [`tiled`] uses.
+const TILE_BYTES: u32 = 2 * 1088 * 4 + 16 * 16;
+/// Channels of a group, and positions, from which a tile is worth its unused rest.
+const TILE_PAYS: usize = 16;
+
+pub(super) fn lower(step: &Step, kernel: &ConvKernel, caps: &Caps) -> Launch {
+    let mut builder = Builder::new(step, "conv");
+    start_code(&mut builder, kernel);
+    let group_out = kernel.channels_out / kernel.groups.max(1);
+    let positions = kernel.batch * kernel.output.iter().product::<usize>();
+    builder.params.size("positions", positions);
+    channel_params(&mut builder.params, kernel);
+    window_params(&mut builder.params, &kernel.window, kernel.input, kernel.output);
+
+    let tiles_fit = caps.invocations >= TILE_THREADS && caps.workgroup_memory >= TILE_BYTES;
+    // Tiles in registers read some element of the input for every step, also where the window is outside.
+    let some_input = kernel.input.iter().all(|&n| n > 0);
+    if depthwise::fits(kernel) {
+        depthwise::lower(builder, kernel, caps)
+    } else if some_input && let Some(lanes) = caps.software_lanes() {
+        registers::lower(builder, kernel, positions, lanes, caps)
+    } else if !caps.software && tiles_fit && group_out >= TILE_PAYS && positions >= TILE_PAYS {
+        tiled(builder, kernel, positions, caps)
+    } else {
+        direct(builder, kernel, positions, caps)
+    }
+}
+
+/// Tiles in workgroup memory.
+fn tiled(mut builder: Builder, kernel: &ConvKernel, positions: usize, caps: &Caps) -> Launch {
+    let groups = kernel.groups.max(1);
+    let (tiles, blocks) = (positions.div_ceil(TILE), (kernel.channels_out / groups).div_ceil(TILE));
+    let work = tiles * blocks * groups;
+    builder.params.size("tiles", tiles).size("blocks", blocks).size("work", work);
+    builder.finish(include_str!("../../../../assets/kernels/conv_tiled.wgsl"), grid(work, caps))
+}
+
+/// A thread for a few channels at a few positions.
+fn direct(mut builder: Builder, kernel: &ConvKernel, positions: usize, caps: &Caps) -> Launch {
+    let group_out = kernel.channels_out / kernel.groups.max(1);
+    let span = positions.div_ceil(POSITIONS);
+    // One filter a group leaves nothing to share between channels.
+    let channels = match group_out {
+        1 => 1,
+        8.. if span * kernel.channels_out / 8 >= BUSY || caps.software => 8,
+        _ => 4,
+    };
+    let blocks = group_out.div_ceil(channels);
+    builder.constant("CHANNELS", channels as u32);
+    builder.params.size("span", span).size("blocks", blocks);
+    let threads = span * blocks * kernel.groups;
+    builder.finish_threads(include_str!("../../../../assets/kernels/conv.wgsl"), threads, caps)
+}
+
+/// `start(channel)`: what a sum starts from, the bias if there is one.
+pub(super) fn start_code(builder: &mut Builder, kernel: &ConvKernel) {
+    let bias = if kernel.bias { "load_bias(params.bias_offset + channel)" } else { "0.0" };
+    builder.code(&format!("fn start(channel: u32) -> f32 {{ return {bias}; }}"));
+}
+
+/// Channels, whole and by group.
+pub(super) fn channel_params(params: &mut Params, kernel: &ConvKernel) {
+    let groups = kernel.groups.max(1);
+    params
+        .size("channels_in", kernel.channels_in)
+        .size("channels_out", kernel.channels_out)
+        .size("group_in", kernel.channels_in / groups)
+        .size("group_out", kernel.channels_out / groups);
+}
+
+/// A window's numbers and the extents it slides over, by axis: `size_d`, `size_h`, `size_w`, `stride_d`, ….
+pub(super) fn window_params(params: &mut Params, window: &Window, input: [usize; 3], output: [usize; 3]) {
+    let fields = [
+        ("size", window.size),
+        ("stride", window.stride),
+        ("dilation", window.dilation),
+        ("before", window.before),
+        ("input", input),
+        ("output", output),
+    ];
+    for (name, values) in fields {
+        for (axis, value) in ["d", "h", "w"].into_iter().zip(values) {
+            params.size(&format!("{name}_{axis}"), value);
+        }
+    }
+}

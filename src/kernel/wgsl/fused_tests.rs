@@ -1,0 +1,155 @@
+//! Kernels with work joined to them give what separate launches give, in every form, with runtime checks and without.
+
+use super::device_tests::{assert_close, caps, floats, noise, run_step_with, words};
+use crate::kernel::Caps;
+use crate::plan::tests::{LIMITS, load, storage, store};
+use crate::plan::{Batch, Plan, PlanCache, PlanLimits, Source};
+use crate::record::{BinaryOp, InnerOp, NodeId, NormKind, Op, Part, ReduceKind, UnaryOp};
+use crate::tensor::{DType, Shape};
+
+/// Inputs of these shapes, and one result of the last.
+fn recorded(shapes: &[&[usize]], record: &dyn Fn(&mut Part, &[NodeId]) -> NodeId, fuse: bool) -> (Plan, Vec<u32>) {
+    let mut part = Part::default();
+    let inputs: Vec<NodeId> = shapes
+        .iter()
+        .map(|shape| {
+            let storage = storage(shape.iter().product());
+            load(&mut part, &storage, *shape)
+        })
+        .collect();
+    let value = record(&mut part, &inputs);
+    let out = storage(part.shape(value).elements());
+    store(&mut part, value, &out);
+    let batch = Batch::new([part]);
+    let plan = PlanCache::new(PlanLimits { fuse, ..LIMITS }).plan(&batch).1;
+    ((*plan).clone(), batch.scalars)
+}
+
+/// Runs a plan step by step; gives the content of its last slot.
+fn run(plan: &Plan, shapes: &[&[usize]], scalars: &[u32], caps: &Caps) -> Vec<f32> {
+    let count = |shape: &&[usize]| shape.iter().product::<usize>();
+    let inputs = shapes.iter().enumerate().map(|(i, shape)| words(&noise(count(shape), i as u32 + 1)));
+    let result = plan.steps.last().expect("something to do").outputs.iter().find_map(|output| match output.source {
+        Source::Slot(_) => Some(output.layout.elements()),
+        _ => None,
+    });
+    let slots =
+        inputs.chain(result.map(|n| vec![0u32; n])).enumerate().map(|(i, words)| (Source::Slot(i as u32), words));
+    let scratch = plan.regions.iter().enumerate().map(|(i, r)| (Source::Scratch(i as u32), vec![0; r.words]));
+    let constants = plan.constants.iter().enumerate().map(|(i, c)| (Source::Constant(i as u32), c.to_vec()));
+    let mut buffers: Vec<(Source, Vec<u32>)> = slots.chain(scratch).chain(constants).collect();
+    for (_, words) in &mut buffers {
+        // Bindings are whole groups of 16 bytes.
+        words.resize(words.len().next_multiple_of(4).max(4), 0);
+    }
+    for step in &plan.steps {
+        buffers = run_step_with(step, &buffers, scalars, caps).0;
+    }
+    floats(&buffers[shapes.len()].1[..result.expect("stored")])
+}
+
+/// Runs `record` joined and apart on every kind of device; it must become one launch of `kernel`.
+#[track_caller]
+fn check(kernel: &str, shapes: &[&[usize]], record: &dyn Fn(&mut Part, &[NodeId]) -> NodeId) {
+    let (joined, scalars) = recorded(shapes, record, true);
+    let (apart, _) = recorded(shapes, record, false);
+    let names: Vec<_> = joined.steps.iter().map(|step| step.kernel.name()).collect();
+    assert_eq!(names, [kernel], "{:?}", joined.report.unfused);
+    assert!(apart.steps.len() > 1);
+    for software in [true, false] {
+        for subgroup in [caps().subgroup, None] {
+            let caps = Caps { software, subgroup, ..caps() };
+            let got = run(&joined, shapes, &scalars, &caps);
+            let want = run(&apart, shapes, &scalars, &caps);
+            assert_close(&got, &want, 1e-5, &format!("{kernel} of {shapes:?}, software {software}, {subgroup:?}"));
+        }
+    }
+}
+
+fn product(part: &mut Part, a: NodeId, b: NodeId) -> NodeId {
+    let mut shape = part.shape(a).clone();
+    let rank = shape.rank();
+    shape.dims_mut()[rank - 1] = part.shape(b)[rank - 1];
+    part.push(Op::MatMul { inner: InnerOp::Product }, &[a, b], shape, DType::F32, &[])
+}
+
+#[test]
+fn every_form_of_a_product_takes_bias_activation_and_residual() {
+    for [m, k, n] in [[1, 5, 70], [70, 5, 2], [3, 9, 33], [9, 5, 33], [40, 17, 66]] {
+        check("matmul", &[&[m, k], &[k, n], &[n], &[m, n], &[m, 1]], &|part, x| {
+            let y = product(part, x[0], x[1]);
+            let y = part.binary_broadcast(BinaryOp::Add, y, x[2]);
+            let y = part.unary(UnaryOp::Gelu, y);
+            let y = part.binary(BinaryOp::Add, y, x[3]);
+            part.binary_broadcast(BinaryOp::Mul, y, x[4])
+        });
+    }
+}
+
+#[test]
+fn results_are_written_turned_and_over_several_broadcast_axes() {
+    check("matmul", &[&[2, 3, 5, 4], &[2, 3, 4, 6], &[3, 1, 6], &[2, 1, 5, 1]], &|part, x| {
+        let y = product(part, x[0], x[1]);
+        let y = part.binary_broadcast(BinaryOp::Add, y, x[2]);
+        let y = part.binary_broadcast(BinaryOp::Sub, y, x[3]);
+        part.permute(y, &[0, 2, 1, 3])
+    });
+    check("matmul", &[&[7, 4], &[4, 6], &[6, 7]], &|part, x| {
+        let y = product(part, x[0], x[1]);
+        let y = part.transpose(y);
+        let flipped = part.flip(x[2], 1);
+        part.binary(BinaryOp::Mul, y, flipped)
+    });
+}
+
+#[test]
+fn rows_are_computed_as_they_are_read_and_changed_as_they_are_written() {
+    for [rows, n] in [[3, 5], [2, 130], [40, 200], [1100, 9]] {
+        let scaled = |part: &mut Part, x: &[NodeId]| {
+            let y = part.binary_number(BinaryOp::Mul, x[0], 3.0);
+            part.binary_broadcast(BinaryOp::Add, y, x[1])
+        };
+        check("softmax", &[&[rows, n], &[n]], &move |part, x| {
+            let y = scaled(part, x);
+            part.push(Op::Softmax { axis: 1, log: false }, &[y], Shape::from([rows, n]), DType::F32, &[])
+        });
+        for kind in [NormKind::Layer, NormKind::Rms, NormKind::L2] {
+            check("row_norm", &[&[rows, n], &[n]], &move |part, x| {
+                let y = scaled(part, x);
+                let op = Op::RowNorm { kind, weight: true, bias: false };
+                let y = part.push(op, &[y, x[1]], Shape::from([rows, n]), DType::F32, &[1e-5f32.to_bits()]);
+                part.unary(UnaryOp::Silu, y)
+            });
+        }
+        for kind in [ReduceKind::Mean, ReduceKind::Max] {
+            check("reduce", &[&[n, rows], &[n]], &move |part, x| {
+                let turned = part.transpose(x[0]);
+                let y = part.binary_broadcast(BinaryOp::Mul, turned, x[1]);
+                let op = Op::Reduce { kind, axis: 1, count: 1 };
+                let y = part.push(op, &[y], Shape::from([rows, 1]), DType::F32, &[]);
+                part.unary(UnaryOp::Tanh, y)
+            });
+        }
+        check("cumsum", &[&[rows, n], &[n]], &move |part, x| {
+            let y = scaled(part, x);
+            let y = part.push(Op::CumSum { axis: 1, exclusive: true }, &[y], Shape::from([rows, n]), DType::F32, &[]);
+            part.binary_number(BinaryOp::Mul, y, 0.01)
+        });
+    }
+}
+
+#[test]
+fn positions_count_as_operands() {
+    // The element's own number, as masks are made of.
+    check("reduce", &[&[40, 16]], &|part, x| {
+        let position = part.iota(16);
+        let position = part.cast(position, DType::F32);
+        let y = part.binary_broadcast(BinaryOp::Mul, x[0], position);
+        let op = Op::Reduce { kind: ReduceKind::Sum, axis: 1, count: 1 };
+        let y = part.push(op, &[y], Shape::from([40, 1]), DType::F32, &[]);
+        let row = part.iota(40);
+        let row = part.cast(row, DType::F32);
+        let row = part.reshape(row, &Shape::from([40, 1]));
+        part.binary(BinaryOp::Add, y, row)
+    });
+}

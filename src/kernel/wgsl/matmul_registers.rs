@@ -1,0 +1,248 @@
+//! Matrix products in registers alone, for software adapters: no workgroup memory, no barrier. The text is spelled out, as drivers keep only
+//! variables that are never indexed in registers.
+//!
+//! A workgroup is one subgroup, or as many threads as one would have. A lane makes four neighbouring columns (or several such quads) of all
+//! the tile's rows. What costs is loads, lane by lane; so every element of the tile's rows and columns is loaded once by one lane, four at a time
+//! where four neighbours of k or of the columns lie side by side, and lanes get what others loaded by broadcast.
+//!
+//! | rows | tile | the lanes load, of the rows |
+//! |---|---|---|
+//! | up to 4 | rows × 32 | four steps of k each |
+//! | up to 8, 16, 32 | 8, 16, 32 × 64 | a row each, four steps of k |
+//! | more | 64 × 64 | a row each, four steps of k |
+//! | any, subgroups of unknown size | 8 × 32 | all rows |
+
+use core::fmt::Write;
+
+use super::matmul::{Along, FEW, PUT, Product, Side};
+use super::{Builder, grid};
+use crate::kernel::{Caps, Launch};
+
+/// Rows and columns from which the largest tile pays: it takes a driver a second to compile.
+const LARGE: usize = 96;
+
+/// How a product is cut.
+struct Tile {
+    lanes: usize,
+    rows: usize,
+    /// Quads of columns per lane.
+    quads: usize,
+    share: Share,
+}
+
+/// Which of the rows' elements a lane loads.
+#[derive(Clone, Copy, PartialEq)]
+enum Share {
+    /// All of them.
+    All,
+    /// Its own rows.
+    Rows,
+    /// Its own steps of k.
+    Steps,
+}
+
+impl Tile {
+    fn of(product: &Product, caps: &Caps) -> Self {
+        let subgroup = caps.subgroup.filter(|size| matches!(size, 4 | 8 | 16));
+        let Some(lanes) = subgroup.map(|size| size as usize) else {
+            return Self { lanes: 8, rows: 8.min(product.left.lines), quads: 1, share: Share::All };
+        };
+        let quads = if product.right.lines > 4 * lanes { 2 } else { 1 };
+        match product.left.lines {
+            rows @ ..=FEW => Self { lanes, rows, quads: 1, share: Share::Steps },
+            rows => {
+                let large = rows >= LARGE && product.right.lines >= LARGE;
+                let rows = if large { 64 } else { rows.next_power_of_two().clamp(8, 32) };
+                Self { lanes, rows: rows.max(lanes), quads, share: Share::Rows }
+            }
+        }
+    }
+
+    /// Steps of k in a round of the main loop.
+    fn depth(&self) -> usize {
+        if self.share == Share::Steps { 4 * self.lanes } else { 4 }
+    }
+
+    /// Loads of the rows in a round.
+    fn shares(&self) -> usize {
+        if self.share == Share::Rows { self.rows / self.lanes } else { self.rows }
+    }
+
+    /// Columns from one quad of a lane to the next.
+    fn pitch(&self) -> usize {
+        4 * self.lanes
+    }
+}
+
+/// The launch of a product; `builder` has quads for both operands as their [`Along`] says, and for the output.
+pub(super) fn lower(mut builder: Builder, product: &Product, caps: &Caps) -> Launch {
+    let Product { left, right, batches, .. } = product;
+    let tile = Tile::of(product, caps);
+    let columns = tile.pitch() * tile.quads;
+    product.params(&mut builder);
+    let mut text = format!(
+        "const ROWS: u32 = {}u;\nconst COLUMNS: u32 = {columns}u;\nconst PITCH: u32 = {}u;\n",
+        tile.rows,
+        tile.pitch()
+    );
+    text.push_str(PUT);
+    // Writing to a string cannot fail.
+    let id = if tile.share == Share::All { "local_invocation_index" } else { "subgroup_invocation_id" };
+    let _ = write!(
+        text,
+        "
+@compute @workgroup_size({})
+fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>, @builtin({id}) lane: u32) {{
+    let tiles_right = (params.right_lines + COLUMNS - 1u) / COLUMNS;
+    let tiles_left = (params.left_lines + ROWS - 1u) / ROWS;
+    let group = workgroup_index(wid, nwg);
+    if (group >= params.batches * tiles_left * tiles_right) {{
+        return;
+    }}
+    let batch = group / (tiles_left * tiles_right);
+    let top = (group / tiles_right) % tiles_left * ROWS;
+    let column = group % tiles_right * COLUMNS + lane * 4u;
+    let base = sides_offset(batch);
+    // What lies beyond the end repeats the last row or column, and is not stored.
+",
+        tile.lanes
+    );
+    positions(&mut text, &tile, right);
+    for row in 0..tile.rows {
+        for quad in 0..tile.quads {
+            let _ = writeln!(text, "    var acc{row}_{quad} = vec4<T>();");
+        }
+    }
+    let _ = writeln!(text, "    let whole = params.k - params.k % {}u;", tile.depth());
+    let _ = writeln!(text, "    for (var k = 0u; k < whole; k += {}u) {{", tile.depth());
+    main_loop(&mut text, &tile, left, right);
+    text.push_str("    }\n    for (var k = whole; k < params.k; k++) {\n");
+    for share in 0..tile.shares() {
+        let _ = writeln!(text, "        let a{share} = left(row{share} + k * params.left_k);");
+    }
+    for quad in 0..tile.quads {
+        let _ = writeln!(text, "        let b{quad} = {};", columns_at(right, quad, "k"));
+    }
+    for row in 0..tile.rows {
+        let a = match tile.share {
+            // Beyond the last whole round all lanes load the same steps.
+            Share::All | Share::Steps => format!("a{row}"),
+            Share::Rows => format!("subgroupBroadcast(a{}, {}u)", row / tile.lanes, row % tile.lanes),
+        };
+        combine(&mut text, &tile, row, &a, |quad| format!("b{quad}"));
+    }
+    text.push_str("    }\n");
+    store(&mut text, &tile);
+    text.push_str("}\n");
+    let tiles = left.lines.div_ceil(tile.rows) * right.lines.div_ceil(columns);
+    builder.finish(&text, grid(batches * tiles, caps))
+}
+
+/// Where the lane's rows and columns begin.
+fn positions(text: &mut String, tile: &Tile, right: &Side) {
+    for share in 0..tile.shares() {
+        let row = match tile.share {
+            Share::Rows => format!("{}u + lane", share * tile.lanes),
+            Share::All | Share::Steps => format!("{share}u"),
+        };
+        let _ = writeln!(
+            text,
+            "    let row{share} = base.x + min(top + {row}, params.left_lines - 1u) * params.left_line;"
+        );
+    }
+    for quad in 0..tile.quads {
+        if right.along == Along::Lines {
+            let column = format!("min(column + {quad}u * PITCH, params.right_lines - 4u)");
+            let _ = writeln!(text, "    let at{quad} = base.y + {column};");
+            continue;
+        }
+        for c in 0..4 {
+            let column = format!("min(column + {quad}u * PITCH + {c}u, params.right_lines - 1u)");
+            let _ = writeln!(text, "    let at{quad}_{c} = base.y + {column} * params.right_line;");
+        }
+    }
+}
+
+/// The elements of a lane's quad of columns at step `k`, where they do not come from quads along k.
+fn columns_at(right: &Side, quad: usize, k: &str) -> String {
+    let step = format!("({k}) * params.right_k");
+    match right.along {
+        Along::Lines => format!("right4(at{quad} + {step})"),
+        Along::K | Along::Neither => {
+            let one = |c: usize| format!("right(at{quad}_{c} + {step})");
+            format!("vec4<T>({}, {}, {}, {})", one(0), one(1), one(2), one(3))
+        }
+    }
+}
+
+/// One round: the lane's share of the rows first, then four steps of k at a time.
+fn main_loop(text: &mut String, tile: &Tile, left: &Side, right: &Side) {
+    const MEMBERS: [&str; 4] = ["x", "y", "z", "w"];
+    for share in 0..tile.shares() {
+        let first = if tile.share == Share::Steps { "k + lane * 4u" } else { "k" };
+        let value = match left.along {
+            Along::K => format!("left4(row{share} + {first})"),
+            Along::Lines | Along::Neither => {
+                let one = |step: usize| format!("left(row{share} + ({first} + {step}u) * params.left_k)");
+                format!("vec4<T>({}, {}, {}, {})", one(0), one(1), one(2), one(3))
+            }
+        };
+        let _ = writeln!(text, "        let a{share} = {value};");
+    }
+    for four in 0..tile.depth() / 4 {
+        if right.along == Along::K {
+            for (quad, c) in (0..tile.quads).flat_map(|quad| (0..4).map(move |c| (quad, c))) {
+                let at = format!("at{quad}_{c} + k + {}u", 4 * four);
+                let _ = writeln!(text, "        let b{four}_{quad}_{c} = right4({at});");
+            }
+        }
+        for (step, member) in MEMBERS.iter().enumerate() {
+            let k = 4 * four + step;
+            for quad in 0..tile.quads {
+                let value = match right.along {
+                    Along::K => {
+                        let one = |c: usize| format!("b{four}_{quad}_{c}.{member}");
+                        format!("vec4<T>({}, {}, {}, {})", one(0), one(1), one(2), one(3))
+                    }
+                    Along::Lines | Along::Neither => columns_at(right, quad, &format!("k + {k}u")),
+                };
+                let _ = writeln!(text, "        let b{k}_{quad} = {value};");
+            }
+            for row in 0..tile.rows {
+                let a = match tile.share {
+                    Share::All => format!("a{row}.{member}"),
+                    Share::Steps => format!("subgroupBroadcast(a{row}.{member}, {four}u)"),
+                    Share::Rows => format!("subgroupBroadcast(a{}.{member}, {}u)", row / tile.lanes, row % tile.lanes),
+                };
+                combine(text, tile, row, &a, |quad| format!("b{k}_{quad}"));
+            }
+        }
+    }
+}
+
+/// Adds the products of one element of a row and all the lane's columns.
+fn combine(text: &mut String, tile: &Tile, row: usize, a: &str, b: impl Fn(usize) -> String) {
+    for quad in 0..tile.quads {
+        let (acc, b) = (format!("acc{row}_{quad}"), b(quad));
+        let _ = writeln!(text, "        {acc} = combine({acc}, vec4<T>({a}), {b});");
+    }
+}
+
+/// Writes the results in a loop that picks the variable: what a plan joins to the stores is in the text once, not once for every variable,
+/// which drivers take seconds to compile.
+fn store(text: &mut String, tile: &Tile) {
+    let count = tile.rows * tile.quads;
+    let _ =
+        writeln!(text, "    for (var i = 0u; i < {count}u; i++) {{\n        var v: vec4<T>;\n        switch (i) {{");
+    for i in 0..count {
+        let _ = writeln!(text, "            case {i}u: {{ v = acc{}_{}; }}", i / tile.quads, i % tile.quads);
+    }
+    let quads = tile.quads;
+    let _ = writeln!(
+        text,
+        "            default: {{ }}
+        }}
+        put(batch, top + i / {quads}u, column + i % {quads}u * PITCH, v);
+    }}"
+    );
+}

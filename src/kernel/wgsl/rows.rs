@@ -1,0 +1,128 @@
+//! What kernels over rows share: who works on a row, and how its elements are reached four at a time.
+//!
+//! | adapter | rows | who |
+//! |---|---|---|
+//! | software | many or short | a thread each: one vector of the CPU has several rows |
+//! | software | few and long | a subgroup each, so that every core has some |
+//! | GPU | short, or many whose neighbours lie side by side | a thread each |
+//! | GPU | others | a workgroup each; its subgroups fold first where their size is known |
+
+use super::{Builder, grid};
+use crate::kernel::{Caps, Launch};
+use crate::plan::Operand;
+
+/// Threads that share a row, as in `row_workgroup.wgsl` and `row_subgroups.wgsl`.
+const LANES: u32 = 128;
+
+/// Rows of `n` elements that lie `inner` apart.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    pub rows: usize,
+    pub n: usize,
+    pub inner: usize,
+    /// The members of the state `S` that the row's lanes fold; none if it is a single number.
+    pub fields: &'static [&'static str],
+}
+
+/// Threads of a workgroup whose threads do not work together. A software adapter shares out workgroups, so they should be many.
+pub(super) fn threads(caps: &Caps) -> u32 {
+    if caps.software { 8 } else { 64 }
+}
+
+/// Who works on a row.
+enum Form {
+    Thread,
+    Subgroup(u32),
+    Subgroups(u32),
+    Workgroup,
+}
+
+impl Rows {
+    /// Whether all quads of a contiguous operand with these rows begin at multiples of four.
+    pub(super) fn aligned(&self, operand: &Operand) -> bool {
+        self.inner == 1 && self.n.is_multiple_of(4) && operand.layout.offset.is_multiple_of(4)
+    }
+
+    /// `chunk(at, p)`: elements `p` to `p + 3` of the row whose first is at `at` of `x`.
+    pub(super) fn loads(&self, builder: &mut Builder) {
+        builder.code(match self.inner {
+            1 => "fn chunk(at: u32, p: u32) -> vec4<T> { return load_x4(at + p); }",
+            _ => {
+                "fn chunk(at: u32, p: u32) -> vec4<T> {
+    let first = at + p * params.inner;
+    return vec4<T>(
+        load_x(first),
+        load_x(first + params.inner),
+        load_x(first + 2u * params.inner),
+        load_x(first + 3u * params.inner),
+    );
+}"
+            }
+        });
+    }
+
+    /// `put_chunk(at, p, v)`: the same elements of `y`.
+    pub(super) fn stores(&self, builder: &mut Builder) {
+        builder.code(match self.inner {
+            1 => "fn put_chunk(at: u32, p: u32, v: vec4<f32>) { store_y4(at + p, v); }",
+            _ => {
+                "fn put_chunk(at: u32, p: u32, v: vec4<f32>) {
+    let first = at + p * params.inner;
+    store_y(first, v.x);
+    store_y(first + params.inner, v.y);
+    store_y(first + 2u * params.inner, v.z);
+    store_y(first + 3u * params.inner, v.w);
+}"
+            }
+        });
+    }
+
+    fn form(&self, caps: &Caps) -> Form {
+        let words = self.fields.len().max(1) as u32;
+        let room = caps.invocations >= LANES && caps.workgroup_memory >= LANES * words * 4;
+        if caps.software {
+            return match caps.subgroup {
+                _ if self.rows >= 64 || self.n <= 64 => Form::Thread,
+                Some(size @ (4 | 8 | 16)) => Form::Subgroup(size),
+                _ if room => Form::Workgroup,
+                _ => Form::Thread,
+            };
+        }
+        match caps.subgroup {
+            _ if self.n <= 64 || !room || self.rows >= 1024 && self.inner > 1 => Form::Thread,
+            Some(size @ (4 | 8 | 16 | 32 | 64)) => Form::Subgroups(size),
+            _ => Form::Workgroup,
+        }
+    }
+
+    /// Ends the text of a kernel whose body has `S`, `merge` and `run(row, lane)`, which each of STEP lanes calls.
+    pub(super) fn finish(&self, mut builder: Builder, body: &str, caps: &Caps) -> Launch {
+        builder.params.size("rows", self.rows).size("n", self.n).size("inner", self.inner);
+        let form = self.form(caps);
+        let (who, groups) = match form {
+            Form::Thread => {
+                let threads = threads(caps);
+                builder.constant("THREADS", threads);
+                let text = include_str!("../../../assets/kernels/lib/row_thread.wgsl");
+                (text, self.rows.div_ceil(threads as usize))
+            }
+            Form::Subgroup(_) => (include_str!("../../../assets/kernels/lib/row_subgroup.wgsl"), self.rows),
+            Form::Subgroups(_) => (include_str!("../../../assets/kernels/lib/row_subgroups.wgsl"), self.rows),
+            Form::Workgroup => (include_str!("../../../assets/kernels/lib/row_workgroup.wgsl"), self.rows),
+        };
+        if let Form::Subgroup(size) | Form::Subgroups(size) = form {
+            builder.constant("SUBGROUP", size).code(&self.other());
+        }
+        builder.finish(&[who, "\n", body].concat(), grid(groups, caps))
+    }
+
+    /// `other(s, mask)`: the state of the lane whose number differs in the bits of `mask`.
+    fn other(&self) -> String {
+        let member = |field: &&str| format!("subgroupShuffleXor(s.{field}, mask)");
+        let value = match self.fields {
+            [] => "subgroupShuffleXor(s, mask)".to_owned(),
+            fields => format!("S({})", fields.iter().map(member).collect::<Vec<_>>().join(", ")),
+        };
+        format!("fn other(s: S, mask: u32) -> S {{ return {value}; }}")
+    }
+}

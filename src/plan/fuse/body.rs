@@ -1,0 +1,199 @@
+//! The elementwise part of a step, and how two of them become one.
+
+use smallvec::SmallVec;
+
+use super::meets;
+use crate::kernel::{Expr, Kernel, MapKernel, Program};
+use crate::plan::values::{find_or_push, merge_axes};
+use crate::plan::{Fused, Operand, Source, Step, UnfusedReason};
+use crate::tensor::{DType, Layout, Shape};
+
+/// What a step does element by element: the whole of a map, or what a kernel does with each of its values, which is then input 0.
+#[derive(Clone, Debug)]
+pub(super) struct Body {
+    shape: Shape,
+    program: Program,
+    pub inputs: SmallVec<[Operand; 4]>,
+    pub outputs: SmallVec<[Operand; 1]>,
+    scalars: SmallVec<[u32; 4]>,
+}
+
+impl Body {
+    /// Of a map, or of a kernel with the epilogue it has so far.
+    pub(super) fn of(step: &Step) -> Self {
+        let (map, inputs, scalars) = match (&step.kernel, &step.epilogue) {
+            (Kernel::Map(map), _) => (map, &step.inputs, &step.scalars),
+            (_, Some(Fused { map, inputs, scalars })) => (map, inputs, scalars),
+            (_, None) => return Self::of_value(&step.outputs[0]),
+        };
+        Self {
+            shape: map.shape.clone(),
+            program: map.program.clone(),
+            inputs: inputs.clone(),
+            outputs: step.outputs.clone(),
+            scalars: scalars.clone(),
+        }
+    }
+
+    /// A kernel's value as it is.
+    fn of_value(output: &Operand) -> Self {
+        let shape = Shape::from([output.layout.elements()]);
+        let layout = Layout::contiguous(shape.clone());
+        let output = Operand { layout: Layout { offset: output.layout.offset, ..layout.clone() }, ..output.clone() };
+        let mut program = Program::default();
+        let value = program.push(Expr::Input(0, output.dtype.class()));
+        program.outputs.push(value);
+        let input = Operand { source: Source::Fused, dtype: output.dtype, layout };
+        Self {
+            shape,
+            program,
+            inputs: SmallVec::from_iter([input]),
+            outputs: SmallVec::from_iter([output]),
+            scalars: SmallVec::new(),
+        }
+    }
+
+    /// Steps of the program.
+    pub(super) fn length(&self) -> usize {
+        self.program.exprs.len()
+    }
+
+    fn layouts(&mut self) -> impl Iterator<Item = &mut Layout> {
+        self.inputs.iter_mut().chain(&mut self.outputs).map(|operand| &mut operand.layout)
+    }
+
+    /// Walks the elements in another order, if that makes the operand in `source` contiguous. Elementwise work has no order of its own.
+    pub(super) fn follow(&mut self, source: Source) {
+        let Some(leaf) = self.inputs.iter().find(|input| input.source == source) else { return };
+        let mut order: SmallVec<[usize; 6]> = (0..self.shape.rank()).collect();
+        order.sort_by_key(|&axis| core::cmp::Reverse(leaf.layout.strides[axis]));
+        if leaf.layout.permute(&order).is_contiguous() {
+            self.shape = Shape::new(order.iter().map(|&axis| self.shape[axis]));
+            self.layouts().for_each(|layout| *layout = layout.permute(&order));
+        }
+    }
+
+    /// The same walk over axes cut as `shape` has them.
+    fn cut(&mut self, shape: &Shape) -> Option<()> {
+        for layout in self.layouts() {
+            *layout = layout.reshape(shape)?;
+        }
+        self.shape = shape.clone();
+        Some(())
+    }
+
+    /// The work of this and then of `next`, over the same elements: what `next` reads where this writes it stays in a register. With
+    /// `keeps` go the outputs that others need.
+    pub(super) fn join(mut self, mut next: Body, keeps: impl Fn(&Operand) -> bool) -> Result<Joined, UnfusedReason> {
+        let shape = common_axes(&self.shape, &next.shape).ok_or(UnfusedReason::Order)?;
+        self.cut(&shape).and(next.cut(&shape)).ok_or(UnfusedReason::Order)?;
+        let forwarded: SmallVec<[Option<usize>; 4]> =
+            next.inputs.iter().map(|input| self.outputs.iter().position(|output| output == input)).collect();
+        let elsewhere = |(input, forwarded): (&Operand, &Option<usize>)| {
+            forwarded.is_none() && self.outputs.iter().any(|output| meets(input, output))
+        };
+        if next.inputs.iter().zip(&forwarded).any(elsewhere) {
+            return Err(UnfusedReason::Order);
+        }
+
+        let Self { program, inputs, outputs, scalars, .. } = &mut self;
+        let written = program.outputs.clone();
+        let regs = program.absorb(
+            &next.program,
+            |program, i, class| match forwarded[i as usize] {
+                Some(at) => {
+                    let output = &outputs[at];
+                    // Inside a chain halves keep extra bits, but what is read from a tensor is what the tensor holds.
+                    let rounds = output.dtype == DType::F16 && matches!(output.source, Source::Slot(_));
+                    if rounds { program.push(Expr::Cast(written[at], DType::F16)) } else { written[at] }
+                }
+                None => {
+                    let at = find_or_push(inputs, &next.inputs[i as usize]);
+                    program.push(Expr::Input(at as u16, class))
+                }
+            },
+            |program, i, class| {
+                let at = find_or_push(scalars, &next.scalars[i as usize]);
+                program.push(Expr::Scalar(at as u16, class))
+            },
+        );
+        program.outputs.clear();
+        let mut kept: SmallVec<[Operand; 1]> = SmallVec::new();
+        for (output, reg) in outputs.drain(..).zip(written) {
+            if keeps(&output) {
+                program.outputs.push(reg);
+                kept.push(output);
+            }
+        }
+        program.outputs.extend(next.program.outputs.iter().map(|reg| regs[reg.0 as usize]));
+        kept.extend(next.outputs);
+        self.outputs = kept;
+        Ok(Joined { body: self, forwards: forwarded.iter().any(Option::is_some) })
+    }
+
+    /// As a kernel over the fewest axes, with its inputs, outputs and scalars.
+    fn finish(mut self) -> (Fused, SmallVec<[Operand; 1]>) {
+        let shape = self.shape.clone();
+        let mut layouts: Vec<&mut Layout> = self.layouts().collect();
+        let shape = merge_axes(&shape, &mut layouts);
+        let map = MapKernel { shape, program: self.program, dynamic_out: None };
+        (Fused { map, inputs: self.inputs, scalars: self.scalars }, self.outputs)
+    }
+
+    /// The step that does this instead of what `step` did.
+    pub(super) fn into_step(self, step: &Step) -> Step {
+        let (fused, outputs) = self.finish();
+        match step.kernel {
+            Kernel::Map(_) => Step {
+                kernel: Kernel::Map(fused.map),
+                inputs: fused.inputs,
+                scalars: fused.scalars,
+                outputs,
+                ..step.clone()
+            },
+            _ => Step { epilogue: Some(fused), outputs, ..step.clone() },
+        }
+    }
+}
+
+/// Two bodies made one.
+pub(super) struct Joined {
+    pub body: Body,
+    /// Whether the second reads what the first writes.
+    pub forwards: bool,
+}
+
+/// The fewest axes that both shapes are made of by putting neighbours together, if they have as many elements and such axes exist.
+fn common_axes(a: &Shape, b: &Shape) -> Option<Shape> {
+    if a.elements() != b.elements() || a.elements() == 0 {
+        return None;
+    }
+    // Elements inside each axis, from the innermost out.
+    let mut sizes: SmallVec<[usize; 12]> = SmallVec::from_iter([1]);
+    for shape in [a, b] {
+        let mut size = 1;
+        sizes.extend(shape.iter().rev().map(|n| {
+            size *= n;
+            size
+        }));
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    let whole = sizes.windows(2).all(|pair| pair[1].is_multiple_of(pair[0]));
+    whole.then(|| Shape::new(sizes.windows(2).rev().map(|pair| pair[1] / pair[0])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_share_axes_where_their_cuts_nest() {
+        let common = |a: &[usize], b: &[usize]| common_axes(&Shape::from(a), &Shape::from(b));
+        assert_eq!(common(&[24], &[6, 4]), Some(Shape::from([6, 4])));
+        assert_eq!(common(&[6, 4], &[2, 12]), Some(Shape::from([2, 3, 4])));
+        assert_eq!(common(&[4, 6], &[6, 4]), None);
+        assert_eq!(common(&[4], &[5]), None);
+        assert_eq!(common(&[], &[1]), Some(Shape::default()));
+    }
+}
