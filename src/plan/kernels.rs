@@ -7,7 +7,7 @@ use super::values::merge_axes;
 use super::{Operand, Step};
 use crate::kernel::*;
 use crate::record::{InnerOp, NodeId, Op, ReduceKind};
-use crate::tensor::{Layout, Shape};
+use crate::tensor::{DType, Layout, Shape};
 
 impl Planner<'_> {
     /// The kernel of a node that is neither elementwise, view nor effect, and its inputs in memory.
@@ -16,6 +16,15 @@ impl Planner<'_> {
         if let Op::MatMul { inner } = node.op {
             let (a, b) = (self.memory(node.inputs[0]), self.memory(node.inputs[1]));
             return matmul(inner, a, b);
+        }
+        if let Op::QuantMatMul = node.op {
+            let (x, mut weight) = (self.contiguous(node.inputs[0]), self.contiguous(node.inputs[1]));
+            if weight.dtype == DType::I8 && !weight.layout.offset.is_multiple_of(4) {
+                weight = self.fresh(weight);
+            }
+            let (m, n, k) = (node.shape[0], node.shape[1], x.layout.shape[1]);
+            let kernel = QuantMatMulKernel { weight: weight.dtype, m, n, k };
+            return (Kernel::QuantMatMul(kernel), smallvec![x, weight]);
         }
         let strided = matches!(node.op, Op::Attention { .. });
         let inputs: SmallVec<[Operand; 4]> = node

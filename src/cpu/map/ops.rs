@@ -237,5 +237,7 @@ fn cast(from: Class, to: DType, x: &[u32], out: &mut [u32]) {
         (DType::U8, _) => each(x, out, |v: u32| u32::from(v as u8)),
         (DType::Bool, Class::Float) => each(x, out, |v: f32| u32::from(v != 0.0)),
         (DType::Bool, _) => each(x, out, |v: u32| u32::from(v != 0)),
+        // No expression makes blocks.
+        (DType::Q8_0 | DType::Q4_0 | DType::Q4_128, _) => out.copy_from_slice(x),
     }
 }

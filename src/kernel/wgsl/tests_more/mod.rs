@@ -80,7 +80,7 @@ fn pack(dtype: DType, values: &[f64]) -> Vec<u32> {
             DType::I32 => (v as i32).to_le_bytes().to_vec(),
             DType::U32 => (v as u32).to_le_bytes().to_vec(),
             DType::I8 => (v as i8).to_le_bytes().to_vec(),
-            DType::U8 | DType::Bool => vec![v as u8],
+            _ => vec![v as u8],
         })
         .collect();
     bytes.resize(bytes.len().next_multiple_of(4), 0);
