@@ -99,7 +99,7 @@ fn what_is_not_finite_spoils_its_channel_alone() {
 }
 
 #[test]
-fn the_round_trip_loses_as_little_as_promised_in_two_launches_or_three() {
+fn the_round_trip_loses_as_little_as_promised_in_one_map_after_the_reduction() {
     for backend in BACKENDS {
         let mut rig = Rig::new(backend);
         let values = noise(128 * 768, 3);
@@ -114,8 +114,8 @@ fn the_round_trip_loses_as_little_as_promised_in_two_launches_or_three() {
             assert!(error / (128.0 * 768.0) <= 6e-6, "a mean square of {} on the {backend}", error / (128.0 * 768.0));
             let plan = rig.app.world().resource::<TensorDiagnostics>().last_plan(backend).expect("something ran");
             let kernels: Vec<_> = plan.steps.iter().map(|step| step.kernel).collect();
-            // Magnitudes may be taken inside the reduction; all after it is one map.
-            assert!(kernels == ["reduce", "map"] || kernels == ["map", "reduce", "map"], "{kernels:?}");
+            // Magnitudes are taken inside the reduction, which a device may do in two launches; all after it is one map.
+            assert!(kernels == ["reduce", "map"] || kernels == ["reduce", "reduce", "map"], "{kernels:?}");
         }
     }
 }
