@@ -52,6 +52,38 @@ pub enum TensorError {
         /// The element type asked for.
         dtype: DType,
     },
+    /// Rows that are not made of whole blocks.
+    #[error(
+        "a {dtype} tensor of shape {shape} cannot be made: the last axis is not a multiple of {block}, the block of the type"
+    )]
+    Blocks {
+        /// The shape asked for.
+        shape: Shape,
+        /// The quantised type.
+        dtype: DType,
+        /// Elements of its blocks.
+        block: usize,
+    },
+    /// The number of bytes is not what the blocks take.
+    #[error("a {dtype} tensor of shape {shape} is made of {expected} bytes, not {bytes}")]
+    BlockBytes {
+        /// The shape asked for.
+        shape: Shape,
+        /// The quantised type.
+        dtype: DType,
+        /// The bytes its blocks take.
+        expected: usize,
+        /// The bytes given.
+        bytes: usize,
+    },
+    /// A view of a quantised tensor that is not a run of whole rows.
+    #[error("a {dtype} tensor of shape {shape} can only be seen as a run of whole rows; dequantize it first")]
+    QuantizedView {
+        /// The shape of the tensor.
+        shape: Shape,
+        /// The quantised type.
+        dtype: DType,
+    },
     /// An axis that the shape does not have.
     #[error("axis {axis} does not exist in shape {shape}")]
     Axis {

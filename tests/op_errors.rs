@@ -157,3 +157,46 @@ fn every_op_names_an_operand_of_the_wrong_type() {
         goes_on(&mut rig);
     }
 }
+
+/// Ops, and their operands by number, that read quantised tensors.
+const READ_BLOCKS: [(&str, usize); 9] = [
+    ("cast", 0),
+    ("matmul_nt", 1),
+    ("linear", 1),
+    ("reshape", 0),
+    ("slice", 0),
+    ("slice_step", 0),
+    ("gather", 0),
+    ("embedding", 0),
+    ("read", 0),
+];
+
+#[test]
+fn every_other_op_refuses_quantised_operands_by_name() {
+    for backend in BACKENDS {
+        let mut rig = Rig::new(backend);
+        for dtype in DType::QUANTIZED {
+            let blocks = named(&mut rig, "blocks", &[2, 128], dtype);
+            for row in OPS {
+                let operands = good(&mut rig, row);
+                let at = (0..operands.len())
+                    .filter(|&at| row.operands[at].0 != every_op::Takes::Quantized)
+                    .filter(|&at| !READ_BLOCKS.contains(&(row.name, at)));
+                for at in at {
+                    let mut operands = operands.clone();
+                    operands[at] = blocks.into();
+                    rig.with_ops(|ops| match (row.run)(ops, &operands) {
+                        Err(error @ OpError::Type { .. }) => {
+                            let text = error.to_string();
+                            let parts =
+                                [&format!("{}: ", recorded_as(row.name)), "\"blocks\" is", dtype.name(), "dequantize"];
+                            assert!(parts.iter().all(|part| text.contains(*part)), "{}: {text}", row.name);
+                        }
+                        other => panic!("{} operand {at}: {other:?}", row.name),
+                    });
+                }
+            }
+        }
+        goes_on(&mut rig);
+    }
+}

@@ -7,6 +7,7 @@ mod lifecycle;
 mod op_errors;
 mod op_invariants;
 mod parity;
+mod quantisation;
 mod readback;
 mod steady_state;
 mod wgsl;

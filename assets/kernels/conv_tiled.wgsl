@@ -1,14 +1,11 @@
 // Convolution as a matrix product: output channels by positions of the batch, summed over the elements of a window. A workgroup makes a tile of
-// 64 x 64 from 16-deep tiles in workgroup memory, 4 x 4 elements a thread; the input's tile is read in place, so no matrix of windows is made.
+// ROWS (32 or 64) x 64 from 16-deep tiles in workgroup memory; the input's tile is read in place, so no matrix of windows is made. A thread
+// makes 8 positions, in two quads that lie half a tile apart, of 4 channels, or of 8 that lie likewise.
 
-const TILE: u32 = 64u;
-const DEPTH: u32 = 16u;
-// One vec4 more than the tile, against bank conflicts of the transposed store.
-const PITCH: u32 = 68u;
-
-var<workgroup> tile_weight: array<f32, 1088>;
-var<workgroup> tile_x: array<f32, 1088>;
-/// For each step of the depth: how far its element lies from a window's corner, in memory and along the three axes.
+/// A vector has four neighbouring channels, or positions, at one step; there is one more a step than these need, against bank conflicts.
+var<workgroup> weight_tile: array<vec4<f32>, 272>;
+var<workgroup> x_tile: array<vec4<f32>, 272>;
+/// For each of the 16 steps: how far its element lies from a window's corner, in memory and along the three axes.
 var<workgroup> offsets: array<vec4<u32>, 16>;
 
 fn offset_of(k: u32) -> vec4<u32> {
@@ -21,25 +18,21 @@ fn offset_of(k: u32) -> vec4<u32> {
     return vec4(((channel + d) * params.input_h + h) * params.input_w + w, d, h, w);
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
     let work = workgroup_index(wid, nwg);
     if work >= params.work {
         return;
     }
-    let first_place = work % params.tiles * TILE;
+    let first = work % params.tiles * 64u;
     let group = work / params.tiles / params.blocks;
-    let top = work / params.tiles % params.blocks * TILE;
+    let top = work / params.tiles % params.blocks * ROWS;
     let size = params.group_in * params.size_d * params.size_h * params.size_w;
-
-    // What this thread fills: one position at every fourth step, and one step of every sixteenth channel.
-    let own_place = lid % TILE;
-    let own_turn = lid / TILE;
-    let weight_turn = lid % DEPTH;
-    let weight_row = lid / DEPTH;
     let filters = params.weight_offset + group * params.group_out * size;
-    // A coordinate before the input wraps to a huge number, so one comparison finds both sides out of range.
-    let place = first_place + own_place;
+
+    // The position whose elements this thread loads. A coordinate before the input wraps to a huge number, so one comparison finds both sides
+    // out of range.
+    let place = first + lid;
     var rest = place / params.output_w;
     let corner_w = place % params.output_w * params.stride_w - params.before_w;
     let corner_h = rest % params.output_h * params.stride_h - params.before_h;
@@ -48,57 +41,89 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     let channel = (rest / params.output_d * params.channels_in + group * params.group_in) * params.input_d;
     let corner = params.x_offset + ((channel + corner_d) * params.input_h + corner_h) * params.input_w + corner_w;
 
-    let ty = lid / 16u * 4u;
-    let tx = lid % 16u * 4u;
-    var sum0 = vec4<f32>();
-    var sum1 = vec4<f32>();
-    var sum2 = vec4<f32>();
-    var sum3 = vec4<f32>();
-    if lid < DEPTH {
+    let ty = lid / 8u;
+    let tx = lid % 8u;
+    var sum0_0 = vec4<f32>();
+    var sum0_1 = vec4<f32>();
+    var sum1_0 = vec4<f32>();
+    var sum1_1 = vec4<f32>();
+    var sum2_0 = vec4<f32>();
+    var sum2_1 = vec4<f32>();
+    var sum3_0 = vec4<f32>();
+    var sum3_1 = vec4<f32>();
+    var sum4_0 = vec4<f32>();
+    var sum4_1 = vec4<f32>();
+    var sum5_0 = vec4<f32>();
+    var sum5_1 = vec4<f32>();
+    var sum6_0 = vec4<f32>();
+    var sum6_1 = vec4<f32>();
+    var sum7_0 = vec4<f32>();
+    var sum7_1 = vec4<f32>();
+    if lid < 16u {
         offsets[lid] = offset_of(lid);
     }
     workgroupBarrier();
-    for (var k0 = 0u; k0 < size; k0 += DEPTH) {
-        for (var i = 0u; i < 4u; i++) {
-            let turn = own_turn + 4u * i;
-            let offset = offsets[turn];
+    for (var k0 = 0u; k0 < size; k0 += 16u) {
+        for (var k = 0u; k < 16u; k++) {
+            let offset = offsets[k];
             let inside = corner_d + offset.y < params.input_d && corner_h + offset.z < params.input_h && corner_w + offset.w < params.input_w;
             var value = 0.0;
-            if inside && k0 + turn < size && place < params.positions {
+            if inside && k0 + k < size && place < params.positions {
                 value = load_x(corner + offset.x);
             }
-            tile_x[turn * PITCH + own_place] = value;
-            let row = weight_row + 16u * i;
+            x_tile[k * 17u + lid / 4u][lid % 4u] = value;
+        }
+        for (var s = lid; s < ROWS * 16u; s += 64u) {
+            let k = s % 16u;
+            let row = s / 16u;
             var weight = 0.0;
-            if top + row < params.group_out && k0 + weight_turn < size {
-                weight = load_weight(filters + (top + row) * size + k0 + weight_turn);
+            if top + row < params.group_out && k0 + k < size {
+                weight = load_weight(filters + (top + row) * size + k0 + k);
             }
-            tile_weight[weight_turn * PITCH + row] = weight;
+            weight_tile[k * 17u + row / 4u][row % 4u] = weight;
         }
         workgroupBarrier();
         // Nobody reads these before the next barrier.
-        if lid < DEPTH {
-            offsets[lid] = offset_of(k0 + DEPTH + lid);
+        if lid < 16u {
+            offsets[lid] = offset_of(k0 + 16u + lid);
         }
-        for (var k = 0u; k < DEPTH; k++) {
-            let p = k * PITCH + ty;
-            let q = k * PITCH + tx;
-            let x = vec4(tile_x[q], tile_x[q + 1u], tile_x[q + 2u], tile_x[q + 3u]);
-            sum0 += tile_weight[p] * x;
-            sum1 += tile_weight[p + 1u] * x;
-            sum2 += tile_weight[p + 2u] * x;
-            sum3 += tile_weight[p + 3u] * x;
+        // What lies beyond the end is 0 in both tiles, which adds nothing.
+        for (var k = 0u; k < 16u; k++) {
+            let x0 = x_tile[k * 17u + tx];
+            let x1 = x_tile[k * 17u + tx + 8u];
+            let high = weight_tile[k * 17u + ty];
+            sum0_0 += high.x * x0;
+            sum0_1 += high.x * x1;
+            sum1_0 += high.y * x0;
+            sum1_1 += high.y * x1;
+            sum2_0 += high.z * x0;
+            sum2_1 += high.z * x1;
+            sum3_0 += high.w * x0;
+            sum3_1 += high.w * x1;
+            if ROWS == 64u {
+                let low = weight_tile[k * 17u + ty + 8u];
+                sum4_0 += low.x * x0;
+                sum4_1 += low.x * x1;
+                sum5_0 += low.y * x0;
+                sum5_1 += low.y * x1;
+                sum6_0 += low.z * x0;
+                sum6_1 += low.z * x1;
+                sum7_0 += low.w * x0;
+                sum7_1 += low.w * x1;
+            }
         }
         workgroupBarrier();
     }
-    store_row(group, top + ty, first_place + tx, sum0);
-    store_row(group, top + ty + 1u, first_place + tx, sum1);
-    store_row(group, top + ty + 2u, first_place + tx, sum2);
-    store_row(group, top + ty + 3u, first_place + tx, sum3);
+    var sums = array<vec4<f32>, 16>(
+        sum0_0, sum0_1, sum1_0, sum1_1, sum2_0, sum2_1, sum3_0, sum3_1, sum4_0, sum4_1, sum5_0, sum5_1, sum6_0, sum6_1, sum7_0, sum7_1,
+    );
+    for (var i = 0u; i < ROWS / 4u; i++) {
+        store(group, top + i / 8u * 32u + ty * 4u + i / 2u % 4u, first + i % 2u * 32u + tx * 4u, sums[i]);
+    }
 }
 
 /// Four positions of a channel of the group, as far as there are any.
-fn store_row(group: u32, row: u32, place: u32, sums: vec4<f32>) {
+fn store(group: u32, row: u32, place: u32, sums: vec4<f32>) {
     if row >= params.group_out {
         return;
     }

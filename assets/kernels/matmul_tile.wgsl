@@ -1,10 +1,14 @@
 // Fills the tile of one side with SIDE_LINES lines from `first` on and 16 steps of k from `k0` on; what lies beyond the end is 0.
 // A vector of the tile has four neighbouring lines at one step of k; there is one more a step than lines need, against bank conflicts.
+// Each of SLICES has a tile of its own, filled by its own 64 threads.
 // SIDE_ALONG: 0 quads along k, 1 quads along the lines, 2 neighbours along k, 3 neighbours along the lines.
 
-var<workgroup> SIDE_tile: array<vec4<T>, 272>;
+const SIDE_PITCH: u32 = SIDE_LINES / 4u + 1u;
 
-fn fill_SIDE(base: u32, first: u32, k0: u32, lid: u32) {
+var<workgroup> SIDE_tile: array<vec4<T>, SLICES * 16u * SIDE_PITCH>;
+
+fn fill_SIDE(base: u32, first: u32, k0: u32, slice: u32, lid: u32) {
+    let start = slice * 16u * SIDE_PITCH;
     if (SIDE_ALONG == 0u) {
         for (var s = lid; s < SIDE_LINES * 4u; s += 64u) {
             let line = s / 4u;
@@ -20,11 +24,11 @@ fn fill_SIDE(base: u32, first: u32, k0: u32, lid: u32) {
                     if (k0 + k + 2u < params.k) { v.z = SIDE(at + 2u); }
                 }
             }
-            let to = k * 17u + line / 4u;
+            let to = start + k * SIDE_PITCH + line / 4u;
             SIDE_tile[to][line % 4u] = v.x;
-            SIDE_tile[to + 17u][line % 4u] = v.y;
-            SIDE_tile[to + 34u][line % 4u] = v.z;
-            SIDE_tile[to + 51u][line % 4u] = v.w;
+            SIDE_tile[to + SIDE_PITCH][line % 4u] = v.y;
+            SIDE_tile[to + 2u * SIDE_PITCH][line % 4u] = v.z;
+            SIDE_tile[to + 3u * SIDE_PITCH][line % 4u] = v.w;
         }
     } else if (SIDE_ALONG == 1u) {
         for (var s = lid; s < SIDE_LINES * 4u; s += 64u) {
@@ -34,7 +38,7 @@ fn fill_SIDE(base: u32, first: u32, k0: u32, lid: u32) {
             if (first + four * 4u < params.SIDE_lines && k0 + k < params.k) {
                 v = SIDE4(base + first + four * 4u + (k0 + k) * params.SIDE_k);
             }
-            SIDE_tile[k * 17u + four] = v;
+            SIDE_tile[start + k * SIDE_PITCH + four] = v;
         }
     } else {
         for (var s = lid; s < SIDE_LINES * 16u; s += 64u) {
@@ -44,7 +48,7 @@ fn fill_SIDE(base: u32, first: u32, k0: u32, lid: u32) {
             if (first + line < params.SIDE_lines && k0 + k < params.k) {
                 v = SIDE(base + (first + line) * params.SIDE_line + (k0 + k) * params.SIDE_k);
             }
-            SIDE_tile[k * 17u + line / 4u][line % 4u] = v;
+            SIDE_tile[start + k * SIDE_PITCH + line / 4u][line % 4u] = v;
         }
     }
 }

@@ -1,5 +1,5 @@
 // Four neighbouring columns of [outer, n, inner] at a time; `inner` is a multiple of four. The state S, `start`, `merge` and `result` say
-// what is found. A quad of columns is split into SLICES, each of every SLICES-th row.
+// what is found.
 
 struct Four {
     x: S,
@@ -17,23 +17,10 @@ fn found(base: u32, p: u32) -> Four {
     return Four(start(v.x, p), start(v.y, p), start(v.z, p), start(v.w, p));
 }
 
-// What one slice of the quad found.
-fn slice_of(quad: u32, slice: u32) -> Four {
+// Where the first row of the quad is.
+fn base_of(quad: u32) -> u32 {
     let quads = params.inner / 4u;
-    let base = params.x_offset + quad / quads * params.n * params.inner + quad % quads * 4u;
-    // The first row is the initial value, so nothing needs a neutral one. A slice that has no row takes one that nobody asks for.
-    var own = found(base, min(slice, params.n - 1u));
-    var p = slice + SLICES;
-    // Four at a time, as a tree: independent loads, and sums that lose less.
-    for (; p + 3u * SLICES < params.n; p += 4u * SLICES) {
-        let low = merge4(found(base, p), found(base, p + SLICES));
-        let high = merge4(found(base, p + 2u * SLICES), found(base, p + 3u * SLICES));
-        own = merge4(own, merge4(low, high));
-    }
-    for (; p < params.n; p += SLICES) {
-        own = merge4(own, found(base, p));
-    }
-    return own;
+    return params.x_offset + quad / quads * params.n * params.inner + quad % quads * 4u;
 }
 
 fn put(quad: u32, all: Four) {

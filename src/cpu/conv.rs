@@ -3,6 +3,8 @@
 
 use core::ops::Range;
 
+use smallvec::SmallVec;
+
 use super::CpuPool;
 use super::gemm::{Matrix, PANEL, multiply, pack_panels, packed_len};
 use super::memory::Input;
@@ -143,30 +145,33 @@ fn gather(kernel: &ConvKernel, x: &[f32], first: usize, width: usize, panels: &m
         let last = panels.len() - depth * PANEL;
         panels[last..].fill(0.0);
     }
-    let mut row = 0;
-    for plane in x.chunks(source) {
-        for tap in taps(window) {
-            let [deep, high, wide] =
-                [0, 1, 2].map(|axis| valid(window, axis, tap[axis], kernel.output[axis], kernel.input[axis]));
-            // By output rows, of which the tile's first and last may be partial.
-            let mut at = first;
-            while at < first + width {
-                let (line, start) = (at / width_out, at % width_out);
-                let length = (width_out - start).min(first + width - at);
-                let (d, h) = (line / height_out, line % height_out);
-                let range = wide.start.clamp(start, start + length)..wide.end.clamp(start, start + length);
-                // The run's positions in the tile: zeros, elements, zeros.
-                let to = at - first;
-                at += length;
-                if !deep.contains(&d) || !high.contains(&h) || range.is_empty() {
-                    each_piece(panels, depth, row, to..to + length, |cells, _| cells.fill(0.0));
+    // Output lines of the tile, of which the first and the last may be partial: indices, first column, and positions in the tile.
+    let mut lines: SmallVec<[([usize; 3], Range<usize>); 16]> = SmallVec::new();
+    let mut at = first;
+    while at < first + width {
+        let (line, start) = (at / width_out, at % width_out);
+        let length = (width_out - start).min(first + width - at);
+        lines.push(([line / height_out, line % height_out, start], at - first..at - first + length));
+        at += length;
+    }
+    let ranges =
+        |tap: [usize; 3]| [0, 1, 2].map(|axis| valid(window, axis, tap[axis], kernel.output[axis], kernel.input[axis]));
+    let taps: SmallVec<[([usize; 3], [Range<usize>; 3]); 16]> = taps(window).map(|tap| (tap, ranges(tap))).collect();
+    for (channel, plane) in x.chunks(source).enumerate() {
+        for (t, (tap, [deep, high, wide])) in taps.iter().enumerate() {
+            let row = channel * taps.len() + t;
+            for ([d, h, start], to) in &lines {
+                let range = wide.start.clamp(*start, start + to.len())..wide.end.clamp(*start, start + to.len());
+                if !deep.contains(d) || !high.contains(h) || range.is_empty() {
+                    each_piece(panels, depth, row, to.clone(), |cells, _| cells.fill(0.0));
                     continue;
                 }
-                let line = place(window, 0, tap[0], d) * height_in + place(window, 1, tap[1], h);
+                let line = place(window, 0, tap[0], *d) * height_in + place(window, 1, tap[1], *h);
                 let from = &plane[line * width_in + place(window, 2, tap[2], range.start)..];
-                let (begin, end) = (to + range.start - start, to + range.end - start);
-                each_piece(panels, depth, row, to..begin, |cells, _| cells.fill(0.0));
-                each_piece(panels, depth, row, end..to + length, |cells, _| cells.fill(0.0));
+                // Zeros, elements, zeros.
+                let (begin, end) = (to.start + range.start - start, to.start + range.end - start);
+                each_piece(panels, depth, row, to.start..begin, |cells, _| cells.fill(0.0));
+                each_piece(panels, depth, row, end..to.end, |cells, _| cells.fill(0.0));
                 each_piece(panels, depth, row, begin..end, |cells, done| {
                     if let (1, Some(cells)) = (window.stride[2], cells.first_chunk_mut::<PANEL>()) {
                         // A whole row of a panel, of known size.
@@ -177,7 +182,6 @@ fn gather(kernel: &ConvKernel, x: &[f32], first: usize, width: usize, panels: &m
                     }
                 });
             }
-            row += 1;
         }
     }
 }

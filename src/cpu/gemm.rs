@@ -6,7 +6,7 @@
 use pulp::{Simd, WithSimd};
 
 use super::scratch::with_scratch;
-use super::simd::vectorised;
+use super::simd::{vectorised, with_vectors};
 
 /// Columns of a panel: two vectors of eight.
 pub(super) const PANEL: usize = 16;
@@ -302,7 +302,7 @@ pub(super) fn multiply(
                 let depth = depth.min(k - start);
                 let strips = &mut strips[..rows * depth];
                 pack_strips(a.at(i * ROWS, start), rows, depth, strips);
-                vectorised(Block {
+                with_vectors(Block {
                     rows,
                     columns: n,
                     depth,

@@ -13,11 +13,12 @@ use self::split::{Chunk, chunks};
 use super::CpuPool;
 use super::memory::{Elements, ElementsMut};
 use super::scratch::with_scratch;
-use super::simd::vectorised;
 use crate::kernel::{Expr, MapKernel, Program, Reg};
 
 /// Elements per tile. The registers of a typical chain then fit the first-level cache.
 const TILE: usize = 512;
+/// From one buffer to the next: apart by more than a tile, so that equal places of two buffers do not meet in the same line of the cache.
+const PITCH: usize = TILE + 48;
 
 /// Where an input's elements are.
 #[derive(Clone, Copy)]
@@ -77,7 +78,7 @@ pub(super) fn map(
 trait Walk {
     /// Moves to the next tile, the first at first, and gives its elements; 0 past the last.
     fn next(&mut self) -> usize;
-    /// Fills a tile from an input.
+    /// Fills a tile from an input; once for every tile.
     fn load(&mut self, memories: &[ElementsMut], input: usize, tile: &mut [u32]);
     /// Writes a tile to an output.
     fn store(&mut self, memories: &mut [ElementsMut], output: usize, tile: &[u32]);
@@ -97,6 +98,13 @@ impl<'a> Code<'a> {
     /// Buffers are reused once the last reader of their register is past; those of fixed registers never.
     fn new(program: &'a Program, inputs: &[MapInput]) -> Self {
         let n = program.exprs.len();
+        // A walk moves on as it loads.
+        debug_assert!(
+            (0..n).all(
+                |i| !matches!(program.exprs[i], Expr::Input(..)) || !program.exprs[..i].contains(&program.exprs[i])
+            ),
+            "a program loads an input twice"
+        );
         let mut last: SmallVec<[Option<usize>; 32]> = SmallVec::from_elem(None, n);
         for (i, expr) in program.exprs.iter().enumerate() {
             for reg in operands(expr) {
@@ -151,20 +159,17 @@ impl<'a> Code<'a> {
                 &mut lines
             }
         };
-        with_scratch(self.count * TILE, |tiles: &mut [u32]| {
+        with_scratch(self.count * PITCH, |tiles: &mut [u32]| {
             let mut first = true;
             loop {
                 let count = walk.next();
                 if count == 0 {
                     break;
                 }
-                vectorised(
-                    #[inline(always)]
-                    || self.compute(first, count, &memories, walk, tiles, scalars),
-                );
+                self.compute(first, count, &memories, walk, tiles, scalars);
                 for (output, reg) in self.program.outputs.iter().enumerate() {
                     let Some(buffer) = self.buffers[reg.0 as usize] else { continue };
-                    walk.store(&mut memories, output, &tiles[buffer * TILE..][..count]);
+                    walk.store(&mut memories, output, &tiles[buffer * PITCH..][..count]);
                 }
                 first = false;
             }
@@ -172,7 +177,6 @@ impl<'a> Code<'a> {
     }
 
     /// All registers of one tile of `count` elements.
-    #[inline(always)]
     fn compute(
         &self,
         first: bool,
@@ -188,8 +192,9 @@ impl<'a> Code<'a> {
             if self.fixed[i] && !first {
                 continue;
             }
-            let (before, rest) = tiles.split_at_mut(buffer * TILE);
-            let (tile, after) = rest.split_at_mut(TILE);
+            let (before, rest) = tiles.split_at_mut(buffer * PITCH);
+            let (tile, after) = rest.split_at_mut(PITCH);
+            let tile = &mut tile[..TILE];
             match *expr {
                 Expr::Const(bits, _) => tile.fill(bits),
                 Expr::Scalar(s, _) => tile.fill(scalars[s as usize]),
@@ -202,8 +207,8 @@ impl<'a> Code<'a> {
                 _ => {
                     let (before, after) = (&*before, &*after);
                     let operand = |reg: Reg| match self.buffers[reg.0 as usize] {
-                        Some(b) if b < buffer => &before[b * TILE..][..count],
-                        Some(b) => &after[(b - buffer - 1) * TILE..][..count],
+                        Some(b) if b < buffer => &before[b * PITCH..][..count],
+                        Some(b) => &after[(b - buffer - 1) * PITCH..][..count],
                         None => &[],
                     };
                     ops::step(self.program, expr, operand, &mut tile[..count]);

@@ -91,8 +91,8 @@ fn line(
     let ((vector_row, vector_column), (row, column)) = (ends(&vector.layout), ends(&matrix.layout));
     let stride = if turned { vector_row } else { vector_column };
     let (row, column) = if turned { (column, row) } else { (row, column) };
-    // Whole vectors of columns, if that divides the rows.
-    let unit = if n.is_multiple_of(PANEL) { PANEL } else { 1 };
+    // Long stretches of columns, because memory is read best in a row.
+    let unit = if out.len() > n { n } else { n.div_ceil(pool.threads()).next_multiple_of(PANEL) };
     pool.each_unit(out, unit, (unit * kernel.k).div_ceil(TOGETHER / 2), |first, out| {
         with_scratch(kernel.k, |factors: &mut [f32]| {
             spans(first * unit, out, n, |batch, start, out| {

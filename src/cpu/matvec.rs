@@ -9,8 +9,10 @@ use super::simd::vectorised;
 
 /// Rows of the matrix that are added at a time.
 const ROWS: usize = 8;
-/// Columns that are summed at a time; with the widened rows they stay in the nearest cache.
-const COLUMNS: usize = 512;
+/// Columns that are summed at a time; the sums stay in the nearest cache.
+const COLUMNS: usize = 4096;
+/// The same where the rows are widened first, which must stay there too.
+const WIDENED: usize = 512;
 /// Independent sums of a dot product.
 const LANES: usize = 32;
 
@@ -52,21 +54,26 @@ pub(super) fn matvec(vector: &[f32], matrix: Strided, out: &mut [f32]) {
 
 /// Adds rows, several at a time.
 fn by_rows(vector: &[f32], matrix: Strided, out: &mut [f32]) {
-    with_scratch(ROWS * COLUMNS.min(out.len()), |buffer: &mut [f32]| {
+    let at = |row: usize, column: usize| matrix.offset + row as isize * matrix.row + column as isize;
+    if let Elements::F32(floats) = matrix.elements {
         for (c, out) in out.chunks_mut(COLUMNS).enumerate() {
             out.fill(0.0);
             let n = out.len();
             for (r, factors) in vector.chunks(ROWS).enumerate() {
-                let at = |i: usize| matrix.offset + (r * ROWS + i) as isize * matrix.row + (c * COLUMNS) as isize;
-                match matrix.elements {
-                    Elements::F32(floats) => add_rows(factors, |i| &floats[at(i) as usize..][..n], out),
-                    elements => {
-                        for (i, line) in buffer.chunks_mut(n).take(factors.len()).enumerate() {
-                            elements.load(at(i), 1, cast_slice_mut(line));
-                        }
-                        add_rows(factors, |i| &buffer[i * n..][..n], out);
-                    }
+                add_rows(factors, |i| &floats[at(r * ROWS + i, c * COLUMNS) as usize..][..n], out);
+            }
+        }
+        return;
+    }
+    with_scratch(ROWS * WIDENED.min(out.len()), |buffer: &mut [f32]| {
+        for (c, out) in out.chunks_mut(WIDENED).enumerate() {
+            out.fill(0.0);
+            let n = out.len();
+            for (r, factors) in vector.chunks(ROWS).enumerate() {
+                for (i, line) in buffer.chunks_mut(n).take(factors.len()).enumerate() {
+                    matrix.elements.load(at(r * ROWS + i, c * WIDENED), 1, cast_slice_mut(line));
                 }
+                add_rows(factors, |i| &buffer[i * n..][..n], out);
             }
         }
     });

@@ -9,7 +9,7 @@ use half::slice::HalfFloatSliceExt;
 use super::CpuPool;
 use super::number::Number;
 use super::walk::Cursor;
-use crate::tensor::{DType, Layout};
+use crate::tensor::{BlockFormat, DType, Layout};
 
 /// A memory seen as elements. `U8` is also truth values.
 #[derive(Clone, Copy)]
@@ -20,6 +20,7 @@ pub(super) enum Elements<'a> {
     U32(&'a [u32]),
     I8(&'a [i8]),
     U8(&'a [u8]),
+    Blocks(BlockFormat, &'a [u32]),
 }
 
 /// Fills `out` with elements from `at`, `stride` apart.
@@ -43,6 +44,9 @@ fn copy_run<S: Copy>(source: &[S], at: isize, stride: isize, out: &mut [u32], wi
     }
 }
 
+/// Columns that are turned at a time.
+const TURN: usize = 8;
+
 /// Fills rows of `columns` cells by columns, which start `stride` apart and lie together.
 #[inline(always)]
 fn copy_turned<S: Copy>(
@@ -54,9 +58,19 @@ fn copy_turned<S: Copy>(
     widen: impl Fn(S) -> u32,
 ) {
     let rows = out.len() / columns;
-    for column in 0..columns {
-        let source = &source[(at + column as isize * stride) as usize..][..rows];
-        for (cell, &s) in out[column..].iter_mut().step_by(columns).zip(source) {
+    let source = |column: usize| &source[(at + column as isize * stride) as usize..][..rows];
+    let whole = columns / TURN * TURN;
+    for first in (0..whole).step_by(TURN) {
+        // A vector of every row at a time.
+        let columns: [&[S]; TURN] = core::array::from_fn(|i| source(first + i));
+        for (row, cells) in out.chunks_mut(out.len() / rows).enumerate() {
+            for i in 0..TURN {
+                cells[first + i] = widen(columns[i][row]);
+            }
+        }
+    }
+    for column in whole..columns {
+        for (cell, &s) in out[column..].iter_mut().step_by(columns).zip(source(column)) {
             *cell = widen(s);
         }
     }
@@ -90,6 +104,7 @@ impl<'a> Elements<'a> {
             DType::U32 => Self::U32(words),
             DType::I8 => Self::I8(cast_slice(words)),
             DType::U8 | DType::Bool => Self::U8(cast_slice(words)),
+            _ => dtype.block_format().map_or(Self::U32(words), |format| Self::Blocks(format, words)),
         }
     }
 
@@ -108,6 +123,12 @@ impl<'a> Elements<'a> {
             Self::U32(s) => copy_run(s, at, stride, out, |v| v),
             Self::I8(s) => copy_run(s, at, stride, out, |v| i32::from(v) as u32),
             Self::U8(s) => copy_run(s, at, stride, out, u32::from),
+            Self::Blocks(format, s) if stride == 1 => load_blocks(format, s, at as usize, cast_slice_mut(out)),
+            Self::Blocks(format, s) => {
+                for (i, out) in out.iter_mut().enumerate() {
+                    *out = format.get(s, (at + i as isize * stride) as usize).to_bits();
+                }
+            }
         }
     }
 
@@ -120,6 +141,13 @@ impl<'a> Elements<'a> {
             Self::U32(s) => copy_turned(s, at, stride, columns, out, |v| v),
             Self::I8(s) => copy_turned(s, at, stride, columns, out, |v| i32::from(v) as u32),
             Self::U8(s) => copy_turned(s, at, stride, columns, out, u32::from),
+            Self::Blocks(format, s) => {
+                for (i, out) in out.iter_mut().enumerate() {
+                    let (row, column) = (i / columns, i % columns);
+                    let place = at + column as isize * stride + row as isize;
+                    *out = format.get(s, place as usize).to_bits();
+                }
+            }
         }
     }
 
@@ -139,8 +167,28 @@ impl<'a> Elements<'a> {
             Self::F16(s) => s[at].to_f32() as i64,
             Self::I8(s) => i64::from(s[at]),
             Self::U8(s) => i64::from(s[at]),
+            Self::Blocks(format, s) => format.get(s, at) as i64,
         }
     }
+}
+
+/// Elements from position `at` on, whole blocks at a time where they are whole.
+fn load_blocks(format: BlockFormat, words: &[u32], at: usize, out: &mut [f32]) {
+    let single = |at: usize, out: &mut [f32]| {
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = format.get(words, at + i);
+        }
+    };
+    let before = (at.next_multiple_of(format.elements) - at).min(out.len());
+    let (head, rest) = out.split_at_mut(before);
+    single(at, head);
+    let mut at = at + before;
+    let mut blocks = rest.chunks_exact_mut(format.elements);
+    for out in &mut blocks {
+        format.dequantize(words, at / format.elements, out);
+        at += format.elements;
+    }
+    single(at, blocks.into_remainder());
 }
 
 /// A memory being written, seen as elements.
@@ -180,6 +228,8 @@ impl<'a> ElementsMut<'a> {
             DType::I8 => Self::I8(cast_slice_mut(words)),
             DType::U8 => Self::U8(cast_slice_mut(words)),
             DType::Bool => Self::Bool(cast_slice_mut(words)),
+            // Blocks are written by kernels that see the words.
+            DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => Self::U32(words),
         }
     }
 

@@ -3,6 +3,7 @@
 //! Operands become typed slices first (scratch is split, slots are locked, each once); twins then see only slices and sizes.
 
 mod attention;
+mod block_copy;
 mod conv;
 mod conv_transpose;
 mod cumsum;
@@ -18,6 +19,8 @@ mod memory;
 mod number;
 mod packed;
 mod pool;
+mod quant_matmul;
+mod quantize;
 mod reduce;
 mod row_norm;
 mod run;

@@ -181,52 +181,60 @@ pub(super) fn reduce(kernel: &ReduceKernel, inputs: &[Input], out: &mut [u32], p
     }
     let (n, inner) = (kernel.n, kernel.inner);
     with_class!(kernel.class, T => {
-        let x = x.contiguous::<T>(pool);
-        let plane = |outer: usize| &x[outer * n * inner..][..n * inner];
-        if let ReduceKind::ArgMax { last } | ReduceKind::ArgMin { last } = kernel.kind {
-            let largest = matches!(kernel.kind, ReduceKind::ArgMax { .. });
-            pool.each_unit(cast_slice_mut::<_, i32>(out), 1, n * 2, |first, out| {
-                if inner == 1 {
-                    let rows = out.iter_mut().zip(x[first * n..].chunks(n));
-                    return vectorised(
-                        #[inline(always)]
-                        || rows.for_each(|(o, x)| *o = row_position(x, largest, last)),
-                    );
-                }
-                with_scratch(inner.min(out.len()), |best: &mut [T]| {
-                    spans(first, out, inner, |outer, start, out| {
-                        let best = &mut best[..out.len()];
-                        vectorised(
-                            #[inline(always)]
-                            || positions(plane(outer), inner, start, best, out, largest, last),
-                        );
-                    });
-                });
-            });
-        } else if inner == 1 && kernel.outer == 1 && n > 2 * GRAIN && kernel.kind != ReduceKind::Prod {
-            long_row::<T>(kernel.kind, &x, out, pool);
-        } else if inner == 1 {
-            pool.each_unit(cast_slice_mut::<_, T>(out), 1, n, |first, out| {
-                let rows = out.iter_mut().zip(x[first * n..].chunks(n));
-                vectorised(
-                    #[inline(always)]
-                    || rows.for_each(|(o, x)| *o = row(kernel.kind, x)),
-                );
-            });
-        } else {
-            pool.each_unit(cast_slice_mut::<_, T>(out), 1, n, |first, out| {
-                with_scratch(inner.min(out.len()), |block: &mut [T]| {
-                    spans(first, out, inner, |outer, start, out| {
-                        let block = &mut block[..out.len()];
-                        vectorised(
-                            #[inline(always)]
-                            || columns(kernel.kind, plane(outer), inner, start, block, out),
-                        );
-                    });
-                });
-            });
-        }
-    });
+           let x = x.contiguous::<T>(pool);
+           let plane = |outer: usize| &x[outer * n * inner..][..n * inner];
+           if let ReduceKind::ArgMax { last } | ReduceKind::ArgMin { last } = kernel.kind {
+               let largest = matches!(kernel.kind, ReduceKind::ArgMax { .. });
+               pool.each_unit(cast_slice_mut::<_, i32>(out), 1, n * 2, |first, out| {
+                   if inner == 1 {
+                       let mut rows = out.iter_mut().zip(x[first * n..].chunks(n));
+                       return vectorised(
+                           #[inline(always)]
+                           || {
+    for (o, x) in rows.by_ref() {
+    *o = row_position(x, largest, last);
+    }
+    },
+                       );
+                   }
+                   with_scratch(inner.min(out.len()), |best: &mut [T]| {
+                       spans(first, out, inner, |outer, start, out| {
+                           let best = &mut best[..out.len()];
+                           vectorised(
+                               #[inline(always)]
+                               || positions(plane(outer), inner, start, best, out, largest, last),
+                           );
+                       });
+                   });
+               });
+           } else if inner == 1 && kernel.outer == 1 && n > 2 * GRAIN && kernel.kind != ReduceKind::Prod {
+               long_row::<T>(kernel.kind, &x, out, pool);
+           } else if inner == 1 {
+               pool.each_unit(cast_slice_mut::<_, T>(out), 1, n, |first, out| {
+                   let mut rows = out.iter_mut().zip(x[first * n..].chunks(n));
+                   vectorised(
+                       #[inline(always)]
+                       || {
+    for (o, x) in rows.by_ref() {
+    *o = row(kernel.kind, x);
+    }
+    },
+                   );
+               });
+           } else {
+               pool.each_unit(cast_slice_mut::<_, T>(out), 1, n, |first, out| {
+                   with_scratch(inner.min(out.len()), |block: &mut [T]| {
+                       spans(first, out, inner, |outer, start, out| {
+                           let block = &mut block[..out.len()];
+                           vectorised(
+                               #[inline(always)]
+                               || columns(kernel.kind, plane(outer), inner, start, block, out),
+                           );
+                       });
+                   });
+               });
+           }
+       });
 }
 
 /// One row that is long enough for several threads: parts of fixed length, then the parts' results.
@@ -238,10 +246,14 @@ fn long_row<T: Sum>(kind: ReduceKind, x: &[T], out: &mut [u32], pool: &CpuPool) 
         kind => (kind, kind),
     };
     pool.each_unit(&mut parts, 1, GRAIN, |first, parts| {
-        let rows = parts.iter_mut().zip(x[first * GRAIN..].chunks(GRAIN));
+        let mut rows = parts.iter_mut().zip(x[first * GRAIN..].chunks(GRAIN));
         vectorised(
             #[inline(always)]
-            || rows.for_each(|(part, x)| *part = row(each, x)),
+            || {
+                for (part, x) in rows.by_ref() {
+                    *part = row(each, x);
+                }
+            },
         );
     });
     let mut result = row(all, &parts);

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use super::fused::{Places, Temporary, run_map, run_prologue, shared_output};
 use super::map::MapSource;
 use super::memory::{Elements, ElementsMut, Input};
-use super::{CpuPool, HostWords, attention, conv, conv_transpose, cumsum, gather, matmul, pool as pooling};
-use super::{reduce, row_norm, scatter, softmax, taps, top_k};
+use super::{CpuPool, HostWords, attention, block_copy, conv, conv_transpose, cumsum, gather, matmul, pool as pooling};
+use super::{quant_matmul, quantize, reduce, row_norm, scatter, softmax, taps, top_k};
 use crate::kernel::Kernel;
 use crate::plan::{Operand, Plan, Region, Source, Step};
 use crate::tensor::Storage;
@@ -39,7 +39,7 @@ pub(crate) fn run_plan(
     }
     for upload in &plan.uploads {
         let words = &host[upload.host as usize];
-        let start = upload.to.layout.offset / upload.to.dtype.per_word();
+        let start = upload.to.dtype.word_of(upload.to.layout.offset);
         let copy = |to: &mut [u32]| {
             let count = upload.to.dtype.words(upload.to.layout.elements()).min(words.len());
             to[start..start + count].copy_from_slice(&words[..count]);
@@ -67,11 +67,11 @@ pub(crate) fn run_plan(
 
 /// The words of a contiguous operand, packed as its dtype asks, the last padded with zeros.
 pub(crate) fn read_words(plan: &Plan, operand: &Operand, slots: &[Arc<Storage>], scratch: &[u32]) -> Vec<u32> {
-    let (size, elements) = (operand.dtype.size(), operand.layout.elements());
+    let elements = operand.layout.elements();
     let mut out = vec![0u32; operand.dtype.words(elements)];
     let mut copy = |words: &[u32]| {
-        let start = operand.layout.offset * size;
-        let bytes = &cast_slice::<_, u8>(words)[start..start + elements * size];
+        let start = operand.dtype.bytes(operand.layout.offset);
+        let bytes = &cast_slice::<_, u8>(words)[start..start + operand.dtype.bytes(elements)];
         cast_slice_mut::<_, u8>(&mut out)[..bytes.len()].copy_from_slice(bytes);
     };
     match operand.source {
@@ -224,6 +224,17 @@ impl Memory<'_> {
             run_map(kernel, (&step.inputs, &inputs), none, places, &own, pool);
             return 0;
         }
+        if let (Some(output), Some(ElementsMut::U32(words))) = (step.outputs.first(), memories.first_mut())
+            && let Some(format) = output.dtype.block_format()
+        {
+            let first = output.layout.offset / format.elements;
+            match &step.kernel {
+                Kernel::Quantize(kernel) => quantize::quantize(kernel, &inputs, words, first, pool),
+                Kernel::BlockCopy(kernel) => block_copy::block_copy(kernel, &inputs, words, first),
+                _ => {}
+            }
+            return 0;
+        }
         let temporary = Temporary::of(step);
         let (x, rest) = self.temporary.split_at_mut(temporary.x);
         let value = &mut rest[..temporary.value];
@@ -268,9 +279,10 @@ impl Memory<'_> {
             }
             Source::Constant(_) | Source::Iota | Source::Fused => return None,
         };
-        let (span, per) = (input.layout.span(), input.dtype.per_word());
-        let first = span.start / per;
-        Some((words[first..span.end.div_ceil(per).max(first)].to_vec(), first * per))
+        let (span, (group, group_words)) = (input.layout.span(), input.dtype.group());
+        let first = span.start / group;
+        let start = first * group_words;
+        Some((words[start..input.dtype.words(span.end).max(start)].to_vec(), first * group))
     }
 
     fn region(&self, source: Source) -> Option<Region> {
@@ -294,6 +306,9 @@ fn run_twin(
     match kernel {
         Kernel::Map(_) => {}
         Kernel::MatMul(kernel) => matmul::matmul(kernel, inputs, words, out, pool, |_, _| {}),
+        Kernel::QuantMatMul(kernel) => quant_matmul::quant_matmul(kernel, inputs, cast_slice_mut(out), pool),
+        // Their outputs are not of 32 bits.
+        Kernel::Quantize(_) | Kernel::BlockCopy(_) => {}
         Kernel::Reduce(kernel) => reduce::reduce(kernel, inputs, out, pool),
         Kernel::Softmax(kernel) => softmax::softmax(kernel, inputs, cast_slice_mut(out), pool),
         Kernel::RowNorm(kernel) => row_norm::row_norm(kernel, inputs, cast_slice_mut(out), scalars, pool),

@@ -17,17 +17,25 @@ pub(super) fn softmax(kernel: &SoftmaxKernel, inputs: &[Input], out: &mut [f32],
         return;
     }
     pool.each_unit(out, n * inner, n * inner * 8, |first, out| {
-        let planes = out.chunks_mut(n * inner).zip(x[first * n * inner..].chunks(n * inner));
+        let mut planes = out.chunks_mut(n * inner).zip(x[first * n * inner..].chunks(n * inner));
         if inner == 1 {
             return vectorised(
                 #[inline(always)]
-                || planes.for_each(|(out, x)| row(x, out, kernel.log)),
+                || {
+                    for (out, x) in planes.by_ref() {
+                        row(x, out, kernel.log);
+                    }
+                },
             );
         }
         with_scratch(2 * inner, |lines: &mut [f32]| {
             vectorised(
                 #[inline(always)]
-                || planes.for_each(|(out, x)| columns(x, out, lines, kernel.log)),
+                || {
+                    for (out, x) in planes.by_ref() {
+                        columns(x, out, lines, kernel.log);
+                    }
+                },
             );
         });
     });

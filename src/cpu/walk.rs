@@ -37,6 +37,14 @@ impl Cursor {
         Self::new(&layout.shape, &layout.strides, layout.offset as isize)
     }
 
+    /// As [`Self::runs`], without moving.
+    pub(super) fn peek(&self, count: usize, mut run: impl FnMut(isize, isize, core::ops::Range<usize>)) {
+        match self.axes[..] {
+            [(n, stride)] if self.index[0] + count <= n => run(self.at, stride, 0..count),
+            _ => self.clone().runs(count, run),
+        }
+    }
+
     /// Gives the next `count` elements as runs: first position, stride, and where the run lies among the `count`.
     pub(super) fn runs(&mut self, count: usize, mut run: impl FnMut(isize, isize, core::ops::Range<usize>)) {
         let last = self.axes.len() - 1;
@@ -84,10 +92,15 @@ mod tests {
                 while left > 0 {
                     let count = step.min(left);
                     let start = seen.len();
+                    let mut ahead = Vec::new();
+                    cursor.peek(count, |at, stride, range| {
+                        ahead.extend((0..range.len()).map(|i| (at + i as isize * stride) as usize));
+                    });
                     cursor.runs(count, |at, stride, range| {
                         assert_eq!(range.start + start, seen.len());
                         seen.extend((0..range.len()).map(|i| (at + i as isize * stride) as usize));
                     });
+                    assert_eq!(seen[start..], ahead);
                     left -= count;
                 }
                 let expected: Vec<usize> = (0..layout.elements()).map(|i| layout.position(i)).collect();

@@ -330,7 +330,7 @@ fn place<'a>(
     slots: &'a [Arc<DeviceBuffer>],
     scratch: Option<&'a Arc<DeviceBuffer>>,
 ) -> Option<(&'a Arc<DeviceBuffer>, usize)> {
-    let first = |layout: &Layout| layout.offset / operand.dtype.per_word();
+    let first = |layout: &Layout| operand.dtype.word_of(layout.offset);
     match operand.source {
         Source::Slot(slot) => Some((&slots[slot as usize], first(&operand.layout))),
         Source::Scratch(value) => Some((scratch?, plan.regions[value as usize].offset + first(&operand.layout))),

@@ -3,9 +3,10 @@
 //! A plan is a list of [`Kernel`]s with operands. `gpu` lowers a kernel to WGSL ([`wgsl`]), `cpu` has a twin of the same name. Rules that
 //! hold for every kernel but [`MapKernel`]:
 //! * inputs are contiguous (their layout may have an offset) unless the field docs say they are strided;
-//! * there is one output, contiguous, of a 32-bit dtype; the planner packs narrower results with a map. A plan may have elementwise work done on each
-//!   value before it is written (see [`Step::epilogue`](crate::plan::Step)), which then decides what is written where;
-//! * inputs may be of any dtype; they are computed in the 32-bit type of their class.
+//! * there is one output, contiguous, of a 32-bit dtype (but for those that make blocks); the planner packs narrower results with a map. A plan may
+//!   have elementwise work done on each value before it is written (see [`Step::epilogue`](crate::plan::Step)), which then decides what is
+//!   written where;
+//! * inputs may be of any dtype; they are computed in the 32-bit type of their class. Quantised inputs are contiguous.
 
 mod expr;
 mod launch;
@@ -20,13 +21,16 @@ pub(crate) use launch::{Access, Binding, Caps, Launch, Params, buffer_type, wgsl
 pub(crate) use wgsl::lower;
 
 use crate::record::{InnerOp, NormKind, PoolKind, ReduceKind, ScatterReduce, Window};
-use crate::tensor::{Class, Shape};
+use crate::tensor::{Class, DType, Shape};
 
 /// One kernel launch, without its operands. Everything here is structure.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kernel {
     Map(MapKernel),
     MatMul(MatMulKernel),
+    QuantMatMul(QuantMatMulKernel),
+    Quantize(BlocksKernel),
+    BlockCopy(BlocksKernel),
     Reduce(ReduceKernel),
     Softmax(SoftmaxKernel),
     RowNorm(RowNormKernel),
@@ -68,6 +72,24 @@ pub(crate) struct MatMulKernel {
     pub m: usize,
     pub n: usize,
     pub k: usize,
+}
+
+/// `out[i, j] = Σₖ x[i, k] · weight[j, k]` in `f32`, for `x [m, k]` of floats and `weight [n, k]` of a quantised type, or of `i8` that begins at a
+/// word, with `k` a multiple of 4 and without a scale.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct QuantMatMulKernel {
+    pub weight: DType,
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+}
+
+/// So many blocks of a quantised type, the output's. [`Kernel::Quantize`] makes them of floats, and its output begins with a group and ends with
+/// one or with its memory. [`Kernel::BlockCopy`] copies them from anywhere to anywhere, but not within one memory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct BlocksKernel {
+    pub dtype: DType,
+    pub blocks: usize,
 }
 
 /// Input `[outer, n, inner]` → output `[outer, inner]`. `n` is at least 1. Output dtype: the input's 32-bit type, `i32` for positions.
@@ -228,6 +250,9 @@ impl Kernel {
         match self {
             Kernel::Map(_) => "map",
             Kernel::MatMul(_) => "matmul",
+            Kernel::QuantMatMul(_) => "quant_matmul",
+            Kernel::Quantize(_) => "quantize",
+            Kernel::BlockCopy(_) => "block_copy",
             Kernel::Reduce(_) => "reduce",
             Kernel::Softmax(_) => "softmax",
             Kernel::RowNorm(_) => "row_norm",
@@ -260,7 +285,7 @@ impl Kernel {
 
     /// Whether every result is written once, through `store_y`, and never read back, so that more work can be done on it there.
     pub(crate) fn takes_epilogue(&self) -> bool {
-        !matches!(self, Kernel::Map(_) | Kernel::ScatterNd(_))
+        !matches!(self, Kernel::Map(_) | Kernel::ScatterNd(_) | Kernel::Quantize(_) | Kernel::BlockCopy(_))
     }
 
     /// Whether input 0 is one contiguous operand that is read through `load_x` alone, so that it can be computed there.
@@ -284,6 +309,8 @@ impl Kernel {
         match self {
             Kernel::Map(_) => SmallVec::new(),
             Kernel::MatMul(_) => flagged(&["a", "b"], &[]),
+            Kernel::QuantMatMul(_) => flagged(&["x", "weight"], &[]),
+            Kernel::Quantize(_) | Kernel::BlockCopy(_) => flagged(&["x"], &[]),
             Kernel::Reduce(_) | Kernel::Softmax(_) | Kernel::CumSum(_) | Kernel::TopK(_) | Kernel::Pool(_) => {
                 flagged(&["x"], &[])
             }

@@ -140,7 +140,7 @@ impl Analysis {
     fn choose_redirects(&mut self, graph: &Graph, users: &[SmallVec<[usize; 4]>]) {
         for (at, node) in graph.nodes.iter().enumerate().filter(|(at, _)| self.live[*at]) {
             let computes = match node.op {
-                Op::Assemble { .. } => true,
+                Op::Assemble { .. } | Op::Quantize => true,
                 ref op if op.is_elementwise() => !self.inlined[at],
                 Op::Load { .. } | Op::Host { .. } | Op::Const { .. } | Op::View(_) => false,
                 ref op => !op.is_effect() && node.dtype == node.dtype.wide(),

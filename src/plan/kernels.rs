@@ -2,12 +2,12 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::Operand;
 use super::lower::Planner;
 use super::values::merge_axes;
+use super::{Operand, Step};
 use crate::kernel::*;
-use crate::record::{InnerOp, NodeId, Op};
-use crate::tensor::{Layout, Shape};
+use crate::record::{InnerOp, NodeId, Op, ReduceKind};
+use crate::tensor::{DType, Layout, Shape};
 
 impl Planner<'_> {
     /// The kernel of a node that is neither elementwise, view nor effect, and its inputs in memory.
@@ -16,6 +16,15 @@ impl Planner<'_> {
         if let Op::MatMul { inner } = node.op {
             let (a, b) = (self.memory(node.inputs[0]), self.memory(node.inputs[1]));
             return matmul(inner, a, b);
+        }
+        if let Op::QuantMatMul = node.op {
+            let (x, mut weight) = (self.contiguous(node.inputs[0]), self.contiguous(node.inputs[1]));
+            if weight.dtype == DType::I8 && !weight.layout.offset.is_multiple_of(4) {
+                weight = self.fresh(weight);
+            }
+            let (m, n, k) = (node.shape[0], node.shape[1], x.layout.shape[1]);
+            let kernel = QuantMatMulKernel { weight: weight.dtype, m, n, k };
+            return (Kernel::QuantMatMul(kernel), smallvec![x, weight]);
         }
         let strided = matches!(node.op, Op::Attention { .. });
         let inputs: SmallVec<[Operand; 4]> = node
@@ -30,13 +39,19 @@ impl Planner<'_> {
         let around = |axis: usize| (product(&x[..axis]), x[axis], product(&x[axis + 1..]));
         let spatial = |shape: &Shape| [shape[2], shape[3], shape[4]];
         let kernel = match &node.op {
-            Op::Reduce { kind, axis, count } => Kernel::Reduce(ReduceKernel {
-                kind: *kind,
-                class,
-                outer: product(&x[..*axis]),
-                n: product(&x[*axis..axis + count]),
-                inner: product(&x[axis + count..]),
-            }),
+            Op::Reduce { kind, axis, count } => {
+                let whole = ReduceKernel {
+                    kind: *kind,
+                    class,
+                    outer: product(&x[..*axis]),
+                    n: product(&x[*axis..axis + count]),
+                    inner: product(&x[axis + count..]),
+                };
+                let Some((parts, rest)) = split(&whole) else { return (Kernel::Reduce(whole), inputs) };
+                let found = self.new_scratch(&[rest.outer, rest.n, rest.inner].into(), class.dtype());
+                self.push(Step { nodes: smallvec![id], ..Step::new(Kernel::Reduce(parts), inputs, found.clone()) });
+                return (Kernel::Reduce(rest), smallvec![found]);
+            }
             Op::Softmax { axis, log } => {
                 let (outer, n, inner) = around(*axis);
                 Kernel::Softmax(SoftmaxKernel { log: *log, outer, n, inner })
@@ -133,6 +148,26 @@ impl Planner<'_> {
         };
         (kernel, inputs)
     }
+}
+
+/// Rows that are few, and so long that they should be reduced by more than one worker each, as two reductions: of equal parts of every row,
+/// then of what these gave. `None` for others, for positions, and for lengths that do not divide.
+fn split(whole: &ReduceKernel) -> Option<(ReduceKernel, ReduceKernel)> {
+    const FEW: usize = 64;
+    const LONG: usize = 1 << 16;
+    const PARTS: core::ops::RangeInclusive<usize> = 16..=1024;
+    let second = match whole.kind {
+        // The mean of the means of equal parts is the mean.
+        ReduceKind::Sum | ReduceKind::Mean | ReduceKind::Prod | ReduceKind::Max | ReduceKind::Min => whole.kind,
+        ReduceKind::SumSquares => ReduceKind::Sum,
+        ReduceKind::ArgMax { .. } | ReduceKind::ArgMin { .. } => return None,
+    };
+    if whole.outer * whole.inner > FEW || whole.n < LONG {
+        return None;
+    }
+    let parts = PARTS.rev().find(|&parts| whole.n.is_multiple_of(parts))?;
+    let first = ReduceKernel { outer: whole.outer * parts, n: whole.n / parts, ..whole.clone() };
+    Some((first, ReduceKernel { kind: second, n: parts, ..whole.clone() }))
 }
 
 /// Batch axes are merged; a batch that shares one right side becomes rows.

@@ -8,7 +8,7 @@ use super::analyse::Analysis;
 use super::memory::{Lifetime, largest_live_set, pack};
 use super::values::{Lazy, Value, apply};
 use super::{Operand, Plan, PlanLimits, PlanRead, PlanReport, Source, Step, StepReport, Unfused, Upload, fuse};
-use crate::kernel::{Expr, Kernel};
+use crate::kernel::{BlocksKernel, Expr, Kernel};
 use crate::record::{Graph, NodeId, Op, UnaryOp};
 use crate::tensor::{Class, DType, Layout, Shape};
 
@@ -92,6 +92,7 @@ impl Planner<'_> {
                 }
             }
             Op::Assemble { places, fill } => self.assemble(id, places, *fill),
+            Op::Quantize => Value::Memory(self.quantize(id)),
             Op::Store { slot, layout, at } => return self.store(id, *slot, layout, *at),
             Op::Read { request } => return self.read(id, *request),
             _ => self.kernel(id),
@@ -163,6 +164,11 @@ impl Planner<'_> {
         });
         let source = Source::Constant(at as u32);
         Operand { source, dtype, layout: Layout::contiguous(shape.clone()) }
+    }
+
+    /// A launch behind all others so far.
+    pub(super) fn push(&mut self, step: Step) {
+        self.steps.push(step);
     }
 
     /// Room for a value of its own.
@@ -241,6 +247,30 @@ impl Planner<'_> {
         output
     }
 
+    /// A copy of an operand in scratch memory of its own.
+    pub(super) fn fresh(&mut self, operand: Operand) -> Operand {
+        self.copy(Lazy::load(operand))
+    }
+
+    /// Makes blocks, in the storage they are stored to if they are whole groups there, or in scratch.
+    fn quantize(&mut self, id: NodeId) -> Operand {
+        let node = self.graph.node(id);
+        let x = self.contiguous(node.inputs[0]);
+        let output = match self.redirected(id) {
+            Some((store, output)) if self.covers_words(&output) && x.source != output.source => {
+                self.stored[store.index()] = true;
+                output
+            }
+            _ => self.new_scratch(&node.shape, node.dtype),
+        };
+        if node.shape.elements() > 0 {
+            let kernel = Kernel::Quantize(blocks_kernel(&output));
+            let nodes = SmallVec::from_iter([id]);
+            self.steps.push(Step { nodes, ..Step::new(kernel, [x], output.clone()) });
+        }
+        output
+    }
+
     /// Computes a node's expression into the storage it is stored to, if that is allowed, or into scratch.
     fn materialise(&mut self, id: NodeId, lazy: Lazy) -> Operand {
         let output = match self.redirected(id) {
@@ -265,6 +295,12 @@ impl Planner<'_> {
     /// Appends the map that computes an expression into `output`; `dynamic` is a stride and the scalar it is multiplied with.
     fn map(&mut self, lazy: Lazy, output: Operand, dynamic: Option<(isize, u32)>) {
         if lazy.shape.elements() == 0 {
+            return;
+        }
+        if output.dtype.is_quantized() {
+            // Blocks are only ever moved whole, so the expression is a load.
+            let kernel = Kernel::BlockCopy(blocks_kernel(&output));
+            self.steps.push(Step { nodes: lazy.nodes, ..Step::new(kernel, lazy.leaves, output) });
             return;
         }
         let (mut scalars, nodes) = (lazy.scalars.clone(), lazy.nodes.clone());
@@ -313,7 +349,7 @@ impl Planner<'_> {
         if let Value::Host { index, .. } = self.value(node.inputs[0])
             && at.is_none()
             && !self.analysis.touched_before(slot, id.index())
-            && covers_words(&output, self.slot_elements[slot as usize])
+            && self.covers_words(&output)
         {
             self.uploads.push(Upload { host: index, to: output });
             return;
@@ -337,7 +373,7 @@ impl Planner<'_> {
                     Source::Scratch(_) => true,
                     Source::Constant(_) | Source::Iota | Source::Fused => false,
                 };
-                let aligned = operand.layout.offset.is_multiple_of(operand.dtype.per_word());
+                let aligned = operand.layout.offset.is_multiple_of(operand.dtype.group().0);
                 (kept && aligned && operand.layout.is_contiguous()).then_some(operand)
             }
             _ => None,
@@ -384,6 +420,15 @@ impl Planner<'_> {
         lazy.result = lazy.program.push(Expr::Cast(lazy.result, node.dtype));
         lazy.dtype = node.dtype;
         Value::Lazy(lazy)
+    }
+
+    /// Whether a place in a storage is made of whole words of it.
+    fn covers_words(&self, operand: &Operand) -> bool {
+        let Source::Slot(slot) = operand.source else { return false };
+        let (group, end) = (operand.dtype.group().0, operand.layout.offset + operand.layout.elements());
+        operand.layout.is_contiguous()
+            && operand.layout.offset.is_multiple_of(group)
+            && (end.is_multiple_of(group) || end == self.slot_elements[slot as usize])
     }
 
     fn finish(mut self) -> Plan {
@@ -477,14 +522,15 @@ impl Planner<'_> {
 /// Whether a map may write `output` while it reads its operands: those in the same memory must be the very same elements in the same order, or
 /// other elements altogether.
 fn can_write_in_place(lazy: &Lazy, output: &Operand) -> bool {
+    if output.dtype.is_quantized() {
+        // Blocks side by side share a word with both their scales.
+        return lazy.leaves.iter().all(|leaf| leaf.source != output.source);
+    }
     lazy.leaves.iter().all(|leaf| !fuse::meets(leaf, output) || leaf == output)
 }
 
-/// Whether a contiguous operand is made of whole words of a storage of `elements`.
-fn covers_words(operand: &Operand, elements: usize) -> bool {
-    let per_word = operand.dtype.per_word();
-    let end = operand.layout.offset + operand.layout.elements();
-    operand.layout.is_contiguous()
-        && operand.layout.offset.is_multiple_of(per_word)
-        && (end.is_multiple_of(per_word) || end == elements)
+/// The blocks that an operand is made of.
+fn blocks_kernel(operand: &Operand) -> BlocksKernel {
+    let blocks = operand.layout.elements() / operand.dtype.block().unwrap_or(1);
+    BlocksKernel { dtype: operand.dtype, blocks }
 }

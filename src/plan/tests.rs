@@ -71,6 +71,31 @@ fn a_kernel_writes_straight_into_the_tensor_it_is_stored_to() {
 }
 
 #[test]
+fn few_long_rows_are_reduced_in_two_launches_and_others_in_one() {
+    let cases = [
+        (ReduceKind::Sum, [1, 1 << 20, 1], 2),
+        (ReduceKind::SumSquares, [2, 100_000, 3], 2),
+        (ReduceKind::ArgMax { last: false }, [1, 1 << 20, 1], 1),
+        (ReduceKind::Sum, [65, 1 << 16, 1], 1),
+        (ReduceKind::Sum, [1, 1000, 1], 1),
+        // A prime has no equal parts.
+        (ReduceKind::Sum, [1, 65_537, 1], 1),
+    ];
+    for (kind, [outer, n, inner], launches) in cases {
+        let (x, out) = (storage(outer * n * inner), storage(outer * inner));
+        let mut part = Part::default();
+        let x = load(&mut part, &x, [outer, n, inner]);
+        let dtype = if matches!(kind, ReduceKind::ArgMax { .. }) { DType::I32 } else { DType::F32 };
+        let y = part.push(Op::Reduce { kind, axis: 1, count: 1 }, &[x], Shape::from([outer, inner]), dtype, &[]);
+        let y = if dtype == DType::I32 { part.cast(y, DType::F32) } else { y };
+        store(&mut part, y, &out);
+        let plan = plan(part);
+        let reductions = kernels(&plan).into_iter().filter(|name| *name == "reduce").count();
+        assert_eq!(reductions, launches, "{kind:?} of {outer} x {n} x {inner}");
+    }
+}
+
+#[test]
 fn an_update_in_place_reads_and_writes_one_storage() {
     let x = storage(4);
     let mut part = Part::default();

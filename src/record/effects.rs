@@ -22,15 +22,17 @@ struct Target {
 
 /// Effects.
 impl TensorCommands<'_, '_> {
-    /// Puts a value into a tensor. The types must be equal; a smaller value, or a number, is broadcast to the tensor's shape.
+    /// Puts a value into a tensor. The types must be equal; a smaller value, or a number, is broadcast to the tensor's shape, unless it is
+    /// quantised: then the shapes must be equal.
     #[track_caller]
     pub fn store(&mut self, value: impl Into<TensorOperand>, tensor: Entity) -> Result<(), OpError> {
         const OP: &str = "store";
-        let value = self.arg(OP, value)?;
+        let value = self.any_arg(OP, value)?;
         let target = self.target(OP, tensor, Location::caller())?;
         let value = self.stored(OP, value, &target)?;
-        let shape = &target.layout.shape;
-        if self.part_ref(value).shape(value.node).broadcast(shape).as_ref() != Some(shape) {
+        let (shape, of_value) = (&target.layout.shape, self.part_ref(value).shape(value.node));
+        let stretches = target.dtype.is_quantized() && of_value != shape;
+        if stretches || of_value.broadcast(shape).as_ref() != Some(shape) {
             return Err(OpError::Shape {
                 op: OP,
                 operands: vec![self.info(value), self.target_info(&target)],
@@ -121,7 +123,7 @@ impl TensorCommands<'_, '_> {
     /// Asks for a tensor's values as they are at this point: a [`TensorReady`](crate::TensorReady) event on the tensor when they are here.
     #[track_caller]
     pub fn notify(&mut self, tensor: Entity) -> Result<(), OpError> {
-        let x = self.arg("notify", tensor)?;
+        let x = self.any_arg("notify", tensor)?;
         let request = ReadRequest::event(self.dtype_of_arg(x), self.shape_of_arg(x), tensor, &self.notifications);
         self.part(x).read(x.node, request);
         Ok(())
@@ -130,7 +132,7 @@ impl TensorCommands<'_, '_> {
     /// Asks for the values of any operand as they are at this point. Dropping the receiver cancels.
     #[track_caller]
     pub fn read(&mut self, x: impl Into<TensorOperand>) -> Result<TensorReceiver, OpError> {
-        let x = self.arg("read", x)?;
+        let x = self.any_arg("read", x)?;
         let (request, receiver) = ReadRequest::receiver(self.dtype_of_arg(x), self.shape_of_arg(x));
         self.part(x).read(x.node, request);
         Ok(receiver)
@@ -156,6 +158,13 @@ impl TensorCommands<'_, '_> {
     /// A value that fits its target's backend and type.
     fn stored(&mut self, op: &'static str, value: Arg, target: &Target) -> Result<Arg, OpError> {
         if let Some(number) = value.number {
+            if target.dtype.is_quantized() {
+                return Err(OpError::Type {
+                    op,
+                    operands: vec![self.info(value), self.target_info(target)],
+                    reason: "a number has no blocks; quantize a value of the tensor's shape".to_owned(),
+                });
+            }
             let node = self.recording.0.part(target.backend).number(number, target.dtype);
             return Ok(Arg { node, backend: target.backend, ..value });
         }

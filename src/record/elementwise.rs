@@ -207,9 +207,21 @@ impl TensorCommands<'_, '_> {
     }
 
     /// To another element type: floats become integers towards zero and saturate, integers wrap into narrower ones, `bool` is `x != 0`.
+    /// To a quantised type is [`quantize`](Self::quantize), and from one is by way of `f32`.
     #[track_caller]
     pub fn cast(&mut self, x: impl Into<TensorOperand>, dtype: DType) -> Result<TensorValue, OpError> {
-        let x = self.arg("cast", x)?;
+        const OP: &str = "cast";
+        let mut x = self.any_arg(OP, x)?;
+        let from = self.dtype_of_arg(x);
+        if from.is_quantized() && from != dtype {
+            x.node = self.part(x).cast(x.node, DType::F32);
+        }
+        if dtype.is_quantized() && from != dtype {
+            return match self.dtype_of_arg(x).is_float() {
+                true => self.quantize_arg(OP, x, dtype),
+                false => Err(self.type_error(OP, &[x], format!("only floats become {dtype}"))),
+            };
+        }
         let node = self.part(x).cast(x.node, dtype);
         Ok(self.value(x.backend, node))
     }

@@ -13,6 +13,7 @@ impl TensorCommands<'_, '_> {
     #[track_caller]
     pub fn fill(&mut self, shape: impl Into<Shape>, value: f64, dtype: DType) -> Result<TensorValue, OpError> {
         const OP: &str = "fill";
+        self.plain_type(OP, dtype)?;
         let backend = self.support.backend;
         let node = self.begin(backend, OP, Location::caller()).full(value, &shape.into(), dtype);
         self.sized(OP, backend, node)
@@ -22,6 +23,7 @@ impl TensorCommands<'_, '_> {
     #[track_caller]
     pub fn arange(&mut self, start: f64, step: f64, count: usize, dtype: DType) -> Result<TensorValue, OpError> {
         const OP: &str = "arange";
+        self.plain_type(OP, dtype)?;
         if dtype == DType::Bool {
             return Err(OpError::Argument { op: OP, reason: "truth values cannot be counted".to_owned() });
         }
@@ -39,6 +41,7 @@ impl TensorCommands<'_, '_> {
     #[track_caller]
     pub fn eye(&mut self, rows: usize, columns: usize, k: i32, dtype: DType) -> Result<TensorValue, OpError> {
         const OP: &str = "eye";
+        self.plain_type(OP, dtype)?;
         let backend = self.support.backend;
         self.begin(backend, OP, Location::caller());
         let node = self.diagonal(backend, rows, columns, k, BinaryOp::Eq);
@@ -100,6 +103,7 @@ impl TensorCommands<'_, '_> {
         dtype: DType,
     ) -> Result<TensorValue, OpError> {
         const OP: &str = "one_hot";
+        self.plain_type(OP, dtype)?;
         let indices = self.index_arg(OP, indices)?;
         let mut shape = self.shape_of_arg(indices);
         shape.dims_mut().push(1);

@@ -96,6 +96,10 @@ pub(crate) enum Op {
     MatMul {
         inner: InnerOp,
     },
+    /// `[m, k] · [n, k]ᵀ` as `f32`. The right side is of a quantised type, or `i8` with `k` a multiple of 4.
+    QuantMatMul,
+    /// To the node's dtype, a quantised one, in blocks along the last axis.
+    Quantize,
     /// Over consecutive axes `axis..axis + count` of the input; the output keeps them as size 1.
     Reduce {
         kind: ReduceKind,

@@ -36,7 +36,7 @@ impl From<ScatterMode> for ScatterReduce {
 
 /// Gathers and scatters.
 impl TensorCommands<'_, '_> {
-    /// Slices of an axis by integer indices of any shape, which takes the axis's place.
+    /// Slices of an axis by integer indices of any shape, which takes the axis's place. Of quantised data the result is `f32`.
     #[track_caller]
     pub fn gather(
         &mut self,
@@ -45,12 +45,12 @@ impl TensorCommands<'_, '_> {
         axis: impl Into<Axis>,
     ) -> Result<TensorValue, OpError> {
         const OP: &str = "gather";
-        let (x, indices) = (self.arg(OP, x)?, self.index_arg(OP, indices)?);
+        let (x, indices) = (self.any_arg(OP, x)?, self.index_arg(OP, indices)?);
         let axis = self.axis(OP, x, axis.into())?;
         self.gather_args(OP, x, indices, axis)
     }
 
-    /// Rows of `table [n, d]` by ids of any shape: `[…ids, d]`.
+    /// Rows of `table [n, d]` by ids of any shape: `[…ids, d]`. Of a quantised table the result is `f32`.
     #[track_caller]
     pub fn embedding(
         &mut self,
@@ -58,7 +58,7 @@ impl TensorCommands<'_, '_> {
         ids: impl Into<TensorOperand>,
     ) -> Result<TensorValue, OpError> {
         const OP: &str = "embedding";
-        let (table, ids) = (self.arg(OP, table)?, self.index_arg(OP, ids)?);
+        let (table, ids) = (self.any_arg(OP, table)?, self.index_arg(OP, ids)?);
         if self.part_ref(table).shape(table.node).rank() != 2 {
             return Err(self.shape_error(OP, &[table], "the table must be [n, d]"));
         }
@@ -72,7 +72,10 @@ impl TensorCommands<'_, '_> {
             return Err(self.shape_error(op, &[x, indices], format!("axis {axis} is empty")));
         }
         let shape = Shape::new(data[..axis].iter().chain(index.iter()).chain(&data[axis + 1..]).copied());
-        let dtype = self.dtype_of_arg(x);
+        let dtype = match self.dtype_of_arg(x) {
+            quantized if quantized.is_quantized() => DType::F32,
+            dtype => dtype,
+        };
         let node = self.part(x).push(Op::Gather { axis }, &[x.node, indices.node], shape, dtype, &[]);
         self.sized(op, x.backend, node)
     }

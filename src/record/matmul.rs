@@ -20,7 +20,8 @@ impl Form {
 }
 
 /// Matrix products. The last two axes are matrices, those before are batch axes that broadcast; a vector is a row on the left and a column
-/// on the right, and its axis is dropped from the result. Floats give floats, integers 32-bit integers.
+/// on the right, and its axis is dropped from the result. Floats give floats, integers 32-bit integers. The right side of
+/// [`matmul_nt`](Self::matmul_nt) and [`linear`](Self::linear) may be a quantised weight `[n, k]`, which gives `f32`.
 impl TensorCommands<'_, '_> {
     /// `[…, m, k] · […, k, n]`.
     #[track_caller]
@@ -67,7 +68,11 @@ impl TensorCommands<'_, '_> {
         bias: Option<TensorOperand>,
     ) -> Result<TensorValue, OpError> {
         const OP: &str = "linear";
-        let (x, weight) = (self.float_arg(OP, x)?, self.float_arg(OP, weight)?);
+        let (x, weight) = (self.float_arg(OP, x)?, self.any_arg(OP, weight)?);
+        let of_weight = self.dtype_of_arg(weight);
+        if !of_weight.is_float() && !of_weight.is_quantized() {
+            return Err(self.type_error(OP, &[weight], "the weight must be f32, f16 or quantised; cast first"));
+        }
         let bias = self.optional_float_arg(OP, bias)?;
         let mut args = [x, weight, bias.unwrap_or(x)];
         let backend = self.same_backend(OP, &mut args)?;
@@ -95,7 +100,10 @@ impl TensorCommands<'_, '_> {
         b: TensorOperand,
         form: Form,
     ) -> Result<TensorValue, OpError> {
-        let mut args = [self.arg(op, a)?, self.arg(op, b)?];
+        let a = self.arg(op, a)?;
+        let blocks_fit = form.transpose_b && !form.transpose_a;
+        let b = if blocks_fit { self.any_arg(op, b)? } else { self.arg(op, b)? };
+        let mut args = [a, b];
         let backend = self.same_backend(op, &mut args)?;
         let node = self.matmul_args(op, args[0], args[1], form, None)?;
         self.sized(op, backend, node)
@@ -110,6 +118,9 @@ impl TensorCommands<'_, '_> {
         form: Form,
         bias: Option<Arg>,
     ) -> Result<NodeId, OpError> {
+        if self.dtype_of_arg(b).is_quantized() {
+            return self.weight_product(op, a, b, None, bias);
+        }
         let dtype = match form.inner {
             InnerOp::Product => self.product_type(op, a, b)?,
             // Squares of halves may overflow a half.

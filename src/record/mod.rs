@@ -16,6 +16,7 @@ mod operand;
 mod pad;
 mod part;
 mod pool;
+mod quantize;
 mod reduce;
 mod resize;
 mod shape;
@@ -86,7 +87,28 @@ impl TensorCommands<'_, '_> {
         self.resolve(op, operand.into(), Location::caller())
     }
 
+    /// Looks an operand up that may also be quantised, for the few ops that take those.
+    #[track_caller]
+    fn any_arg(&mut self, op: &'static str, operand: impl Into<TensorOperand>) -> Result<Arg, OpError> {
+        self.resolve_any(op, operand.into(), Location::caller())
+    }
+
+    /// Looks up an operand whose elements stand on their own.
     fn resolve(
+        &mut self,
+        op: &'static str,
+        operand: TensorOperand,
+        site: &'static Location<'static>,
+    ) -> Result<Arg, OpError> {
+        let arg = self.resolve_any(op, operand, site)?;
+        let dtype = self.dtype_of_arg(arg);
+        if dtype.is_quantized() {
+            return Err(self.type_error(op, &[arg], format!("this op does not take {dtype}; dequantize first")));
+        }
+        Ok(arg)
+    }
+
+    fn resolve_any(
         &mut self,
         op: &'static str,
         operand: TensorOperand,
@@ -301,13 +323,13 @@ impl TensorCommands<'_, '_> {
 
     /// The shape of a value of this recording.
     pub fn shape(&mut self, operand: impl Into<TensorOperand>) -> Result<Shape, OpError> {
-        let arg = self.arg("shape", operand)?;
+        let arg = self.any_arg("shape", operand)?;
         Ok(self.shape_of_arg(arg))
     }
 
     /// The element type of a value of this recording.
     pub fn dtype(&mut self, operand: impl Into<TensorOperand>) -> Result<DType, OpError> {
-        let arg = self.arg("dtype", operand)?;
+        let arg = self.any_arg("dtype", operand)?;
         Ok(self.dtype_of_arg(arg))
     }
 }

@@ -22,8 +22,9 @@ impl TensorCommands<'_, '_> {
     /// The same elements in row-major order under another shape; one size may be −1 and follows from the rest.
     #[track_caller]
     pub fn reshape(&mut self, x: impl Into<TensorOperand>, shape: &[isize]) -> Result<TensorValue, OpError> {
-        let x = self.arg("reshape", x)?;
+        let x = self.any_arg("reshape", x)?;
         let to = self.reshaped(x, shape)?;
+        self.block_view("reshape", x, |_| Layout::contiguous(to.clone()))?;
         let node = self.part(x).reshape(x.node, &to);
         Ok(self.value(x.backend, node))
     }
@@ -198,10 +199,11 @@ impl TensorCommands<'_, '_> {
         axis: Axis,
         [start, end, step]: [isize; 3],
     ) -> Result<TensorValue, OpError> {
-        let x = self.arg(op, x)?;
+        let x = self.any_arg(op, x)?;
         let axis = self.axis(op, x, axis)?;
         let (start, count) = python_range(self.part_ref(x).shape(x.node)[axis], start, end, step)
             .ok_or_else(|| OpError::Argument { op, reason: "a step of 0 goes nowhere".to_owned() })?;
+        self.block_view(op, x, |whole| whole.slice(axis, start, count, step))?;
         let node = self.part(x).slice(x.node, axis, start, count, step);
         Ok(self.value(x.backend, node))
     }

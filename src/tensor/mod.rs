@@ -1,5 +1,6 @@
 //! What the user owns: tensors as components, their shapes and types, and the models they belong to.
 
+mod blocks;
 mod data;
 mod dtype;
 mod model;
@@ -15,7 +16,8 @@ pub use dtype::{Class, DType, Element, Truth};
 pub use model::{ModelTensors, NameError, ShareError, TensorModel, TensorModels, TensorOf};
 pub use shape::{Layout, Shape, Strides};
 
-pub(crate) use data::pack;
+pub(crate) use blocks::BlockFormat;
+pub(crate) use data::{check_blocks, pack};
 pub(crate) use model::{TensorNames, plugin};
 pub(crate) use storage::{Generator, Initial, Storage};
 
@@ -25,7 +27,7 @@ use crate::error::TensorError;
 ///
 /// A tensor is a shape, an element type and a view of a storage; cloning it, viewing it and sharing it add no bytes, and all
 /// tensors on one storage see each other's writes. The storage is freed with the last of them (work in flight holds its own
-/// reference). The component is immutable: write its *values* with [`TensorCommands::write`](crate::TensorCommands::write) and
+/// reference). Of a quantised tensor only runs of whole rows can be viewed. The component is immutable: write its *values* with [`TensorCommands::write`](crate::TensorCommands::write) and
 /// [`TensorCommands::store`](crate::TensorCommands::store), replace the component to change its shape.
 #[derive(Component, Clone, Debug)]
 #[component(immutable)]
@@ -53,6 +55,16 @@ impl Tensor {
         Self::from_slice(&values, [rows.len(), expected])
     }
 
+    /// Numbers in row-major order, quantised on the host to a type of [`DType::QUANTIZED`].
+    pub fn quantized(dtype: DType, shape: impl Into<Shape>, values: &[f32]) -> Result<Self, TensorError> {
+        Ok(Self::from(TensorData::quantized(dtype, shape, values)?))
+    }
+
+    /// Quantised blocks as they stand in a GGUF file; see [`TensorData::from_gguf_blocks`].
+    pub fn from_gguf_blocks(dtype: DType, shape: impl Into<Shape>, bytes: &[u8]) -> Result<Self, TensorError> {
+        Ok(Self::from(TensorData::from_gguf_blocks(dtype, shape, bytes)?))
+    }
+
     /// All zero (false).
     pub fn zeros(shape: impl Into<Shape>, dtype: DType) -> Result<Self, TensorError> {
         Self::with(shape.into(), dtype, Initial::Zeros)
@@ -65,12 +77,13 @@ impl Tensor {
 
     /// One number everywhere, converted as a cast would: integers truncate and saturate, a truth value is `value != 0`.
     pub fn full(shape: impl Into<Shape>, value: f64, dtype: DType) -> Result<Self, TensorError> {
+        let dtype = plain("full", dtype)?;
         Self::with(shape.into(), dtype, Initial::Generated(Generator::Full(scalar_bits(value, dtype))))
     }
 
     /// `start`, `start + step`, …: `count` numbers.
     pub fn arange(start: f64, step: f64, count: usize, dtype: DType) -> Result<Self, TensorError> {
-        if dtype == DType::Bool {
+        if plain("arange", dtype)? == DType::Bool {
             return Err(TensorError::UnsupportedType { constructor: "arange", dtype });
         }
         let wide = dtype.wide();
@@ -80,6 +93,7 @@ impl Tensor {
 
     /// `[rows, columns]` with ones on the main diagonal.
     pub fn eye(rows: usize, columns: usize, dtype: DType) -> Result<Self, TensorError> {
+        let dtype = plain("eye", dtype)?;
         Self::with(Shape::from([rows, columns]), dtype, Initial::Generated(Generator::Eye { columns }))
     }
 
@@ -118,6 +132,7 @@ impl Tensor {
     }
 
     fn with(shape: Shape, dtype: DType, initial: Initial) -> Result<Self, TensorError> {
+        check_blocks(dtype, &shape)?;
         // Positions are 32-bit on the device, signed where strides may be negative.
         let elements = match shape.checked_elements() {
             Some(n) if n <= i32::MAX as usize => n,
@@ -156,8 +171,14 @@ impl Tensor {
         &self.storage
     }
 
-    fn view(&self, layout: Layout) -> Self {
-        Self { layout, storage: self.storage.clone() }
+    /// Views of quantised tensors must be runs of whole rows.
+    fn view(&self, layout: Layout) -> Result<Self, TensorError> {
+        match self.dtype().block() {
+            Some(block) if !layout.is_run_of_blocks(block) => {
+                Err(TensorError::QuantizedView { shape: self.shape().clone(), dtype: self.dtype() })
+            }
+            _ => Ok(Self { layout, storage: self.storage.clone() }),
+        }
     }
 
     /// `start..end` of an axis (negative axes and ends count from the back), as a view.
@@ -175,7 +196,7 @@ impl Tensor {
             axis,
             shape: self.shape().clone(),
         })?;
-        Ok(self.view(self.layout.slice(axis, start, count, step)))
+        self.view(self.layout.slice(axis, start, count, step))
     }
 
     /// The same elements under another shape, as a view. A strided view that would need a copy is an error;
@@ -186,7 +207,7 @@ impl Tensor {
             return Err(TensorError::Reshape { from: self.shape().clone(), to });
         }
         match self.layout.reshape(&to) {
-            Some(layout) => Ok(self.view(layout)),
+            Some(layout) => self.view(layout),
             None => Err(TensorError::NeedsCopy { from: self.shape().clone(), to }),
         }
     }
@@ -194,7 +215,7 @@ impl Tensor {
     /// Axes reordered, as a view: axis `i` of the result is axis `order[i]` of this.
     pub fn permute(&self, order: &[isize]) -> Result<Self, TensorError> {
         let order = resolve_permutation(order, self.shape())?;
-        Ok(self.view(self.layout.permute(&order)))
+        self.view(self.layout.permute(&order))
     }
 
     /// The last two axes swapped, as a view.
@@ -205,14 +226,14 @@ impl Tensor {
         }
         let mut order: Vec<usize> = (0..rank).collect();
         order.swap(rank - 1, rank - 2);
-        Ok(self.view(self.layout.permute(&order)))
+        self.view(self.layout.permute(&order))
     }
 
     /// Stretched to `shape` by NumPy's rules, as a view that cannot be written.
     pub fn broadcast_to(&self, shape: impl Into<Shape>) -> Result<Self, TensorError> {
         let to = shape.into();
         match self.layout.broadcast_to(&to) {
-            Some(layout) => Ok(self.view(layout)),
+            Some(layout) => self.view(layout),
             None => Err(TensorError::Broadcast { from: self.shape().clone(), to }),
         }
     }
@@ -224,7 +245,7 @@ impl Tensor {
             return Err(TensorError::Window { offset, size, elements });
         }
         let flat = self.reshape([elements])?;
-        Ok(flat.view(flat.layout.slice(0, offset, size, 1)))
+        flat.view(flat.layout.slice(0, offset, size, 1))
     }
 }
 
@@ -235,10 +256,15 @@ impl From<TensorData> for Tensor {
     }
 }
 
+/// The type, if its elements stand on their own.
+fn plain(constructor: &'static str, dtype: DType) -> Result<DType, TensorError> {
+    if dtype.is_quantized() { Err(TensorError::UnsupportedType { constructor, dtype }) } else { Ok(dtype) }
+}
+
 /// A number as the bits of `dtype`'s 32-bit type, converted as a cast would.
 pub(crate) fn scalar_bits(value: f64, dtype: DType) -> u32 {
     match dtype {
-        DType::F32 | DType::F16 => (value as f32).to_bits(),
+        DType::F32 | DType::F16 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => (value as f32).to_bits(),
         DType::I32 => value as i32 as u32,
         DType::U32 => value as u32,
         DType::I8 => value as i8 as i32 as u32,

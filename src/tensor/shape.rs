@@ -148,6 +148,12 @@ impl Layout {
         })
     }
 
+    /// Whether the elements are whole rows of blocks, one after the other.
+    pub(crate) fn is_run_of_blocks(&self, block: usize) -> bool {
+        let rows = self.shape.last().is_some_and(|n| n.is_multiple_of(block));
+        rows && self.is_contiguous() && self.offset.is_multiple_of(block)
+    }
+
     /// The number of axes.
     pub fn rank(&self) -> usize {
         self.shape.rank()

@@ -13,6 +13,8 @@ pub enum Takes {
     Number,
     Truth,
     Index,
+    Byte,
+    Quantized,
     Any,
 }
 
@@ -22,6 +24,8 @@ impl Takes {
         match self {
             Takes::Truth => DType::Bool,
             Takes::Index => DType::I32,
+            Takes::Byte => DType::I8,
+            Takes::Quantized => DType::Q8_0,
             _ => DType::F32,
         }
     }
@@ -31,7 +35,7 @@ impl Takes {
         match self {
             Takes::Float => Some(DType::I32),
             Takes::Number => Some(DType::Bool),
-            Takes::Truth | Takes::Index => Some(DType::F32),
+            Takes::Truth | Takes::Index | Takes::Byte | Takes::Quantized => Some(DType::F32),
             Takes::Any => None,
         }
     }
@@ -220,6 +224,13 @@ pub const OPS: &[Row] = rows! {
         |o, x| o.attention(&x[0], &x[1], &x[2], AttentionSettings { mask: some(&x[3]), ..Default::default() });
     rope(Float [3, 4]) |o, x| o.rope(&x[0], 0, 1e4, RopeLayout::Half, None);
     rope_with(Float [3, 4], Float [3, 2], Float [3, 2]) |o, x| o.rope_with(&x[0], &x[1], &x[2], RopeLayout::Half);
+    quantize(Float [2, 32]) |o, x| o.quantize(&x[0], DType::Q8_0);
+    dequantize(Quantized [2, 32]) |o, x| o.dequantize(&x[0]);
+    quantize_i8(Float [2, 3]) |o, x| o.quantize_i8(&x[0]);
+    quantize_i8_channels(Float [2, 3]) |o, x| o.quantize_i8_channels(&x[0], 0);
+    dequantize_i8(Byte [2, 3], Float [2, 1]) |o, x| o.dequantize_i8(&x[0], &x[1]);
+    linear_i8(Float [2, 3], Byte [4, 3], Float [4, 1], Float [4])
+        |o, x| o.linear_i8(&x[0], &x[1], &x[2], some(&x[3]));
     read(Any [2, 3]) |o, x| o.read(&x[0]);
 };
 

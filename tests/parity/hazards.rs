@@ -297,3 +297,23 @@ fn a_tensor_is_turned_in_its_own_memory() {
         }
     }
 }
+
+#[test]
+fn products_see_weights_that_change_after_many_uses() {
+    for backend in BACKENDS {
+        for dtype in [DType::F32, DType::F16] {
+            let mut rig = Rig::new(backend);
+            let x = rig.spawn(Tensor::ones([5, 33], dtype).expect("small"));
+            let weights = rig.spawn(Tensor::zeros([33, 17], dtype).expect("small"));
+            for value in [2.0, 3.0, -1.0] {
+                rig.record(move |ops| ops.store(value, weights)).expect("it fits");
+                // The CPU backend keeps weights packed once they come again.
+                for _ in 0..4 {
+                    let product = rig.compute(move |ops| ops.matmul(x, weights)).expect("it fits");
+                    assert_eq!(product.to_f32(), vec![33.0 * value; 5 * 17], "{dtype} on the {backend}");
+                }
+                assert_eq!(rig.figures().packed_bytes > 0, backend == Backend::Cpu, "{dtype} on the {backend}");
+            }
+        }
+    }
+}

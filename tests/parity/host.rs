@@ -141,6 +141,7 @@ impl Array {
             DType::I8 => TensorData::new(&v.iter().map(|&v| v as i8).collect::<Vec<_>>(), shape),
             DType::U8 => TensorData::new(&v.iter().map(|&v| v as u8).collect::<Vec<_>>(), shape),
             DType::Bool => TensorData::new(&v.iter().map(|&v| Truth::from(v != 0.0)).collect::<Vec<_>>(), shape),
+            _ => TensorData::quantized(dtype, shape, &v.iter().map(|&v| v as f32).collect::<Vec<_>>()),
         };
         data.expect("as many as the shape has")
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bevy_tensor_compute::TensorData;
+use bevy_tensor_compute::{DType, TensorData};
 
 /// Host values of one input.
 #[derive(Clone)]
@@ -11,6 +11,8 @@ pub struct Array {
     pub values: Arc<[f32]>,
     /// One for all repetitions, as a model's weights are; else every set of inputs has its own copy.
     pub shared: bool,
+    /// What our own crate takes instead, if it is not plain numbers.
+    quantized: Option<TensorData>,
 }
 
 impl Array {
@@ -18,7 +20,7 @@ impl Array {
     pub fn uniform(seed: u64, scale: f32, shape: &[usize]) -> Self {
         let mut state = seed;
         let values = (0..shape.iter().product()).map(|_| scale * next(&mut state)).collect();
-        Self { shape: shape.to_vec(), values, shared: false }
+        Self { shape: shape.to_vec(), values, shared: false, quantized: None }
     }
 
     /// The same for all repetitions.
@@ -26,8 +28,23 @@ impl Array {
         Self { shared: true, ..Self::uniform(seed, scale, shape) }
     }
 
+    /// These, the same for all repetitions.
+    pub fn fixed(values: Vec<f32>, shape: &[usize]) -> Self {
+        Self { shape: shape.to_vec(), values: values.into(), shared: true, quantized: None }
+    }
+
+    /// Numbers that our own crate has in a quantised type, and everybody else as they come out of it.
+    pub fn quantized(seed: u64, scale: f32, shape: &[usize], dtype: DType) -> Self {
+        let plain = Self::uniform(seed, scale, shape);
+        let data = TensorData::quantized(dtype, shape, &plain.values).expect("rows of whole blocks");
+        Self { values: data.to_f32().into(), quantized: Some(data), ..plain }
+    }
+
     /// As our own crate takes it.
     pub fn data(&self) -> TensorData {
+        if let Some(data) = &self.quantized {
+            return data.clone();
+        }
         TensorData::new(&self.values[..], self.shape.clone()).expect("the shape has as many elements")
     }
 }

@@ -11,19 +11,15 @@ use crate::cpu::walk::Cursor;
 pub(super) struct Lines<'a> {
     inputs: &'a [MapInput<'a>],
     outputs: &'a [MapOutput<'a>],
-    /// Where the tile begins.
     reads: SmallVec<[Cursor; 4]>,
-    /// Where it ends. An input may be read by several steps of the program, and all start from the same place.
-    nexts: SmallVec<[Cursor; 4]>,
     writes: SmallVec<[Cursor; 1]>,
-    /// Elements of the tile, and after it.
-    count: usize,
+    /// Elements after the tile.
     left: usize,
 }
 
 impl<'a> Lines<'a> {
     pub(super) fn new(chunk: &Chunk, inputs: &'a [MapInput], outputs: &'a [MapOutput]) -> Self {
-        let reads: SmallVec<[Cursor; 4]> = inputs
+        let reads = inputs
             .iter()
             .zip(&chunk.input_offsets)
             .map(|(input, &offset)| Cursor::new(&chunk.shape, &input.strides[chunk.axis..], offset))
@@ -33,39 +29,31 @@ impl<'a> Lines<'a> {
             .zip(&chunk.output_offsets)
             .map(|(output, &offset)| Cursor::new(&chunk.shape, &output.strides[chunk.axis..], offset))
             .collect();
-        Self { inputs, outputs, nexts: reads.clone(), reads, writes, count: 0, left: chunk.shape.iter().product() }
+        Self { inputs, outputs, reads, writes, left: chunk.shape.iter().product() }
     }
 }
 
 impl Walk for Lines<'_> {
     fn next(&mut self) -> usize {
-        core::mem::swap(&mut self.reads, &mut self.nexts);
-        self.count = TILE.min(self.left);
-        self.left -= self.count;
-        self.count
+        let count = TILE.min(self.left);
+        self.left -= count;
+        count
     }
 
     fn load(&mut self, memories: &[ElementsMut], input: usize, tile: &mut [u32]) {
-        let next = &mut self.nexts[input];
         match self.inputs[input].source {
             MapSource::Elements(elements) => {
-                next.clone_from(&self.reads[input]);
-                next.runs(tile.len(), |at, stride, range| elements.load(at, stride, &mut tile[range]));
+                self.reads[input].runs(tile.len(), |at, stride, range| elements.load(at, stride, &mut tile[range]));
             }
             MapSource::InPlace(output) => {
                 let memory = memories[self.outputs[output].memory].view();
-                self.writes[output].clone().runs(tile.len(), |at, stride, range| {
-                    memory.load(at, stride, &mut tile[range]);
-                });
+                self.writes[output].peek(tile.len(), |at, stride, range| memory.load(at, stride, &mut tile[range]));
             }
-            MapSource::Iota => {
-                next.clone_from(&self.reads[input]);
-                next.runs(tile.len(), |at, stride, range| {
-                    for (i, value) in tile[range].iter_mut().enumerate() {
-                        *value = (at + i as isize * stride) as u32;
-                    }
-                });
-            }
+            MapSource::Iota => self.reads[input].runs(tile.len(), |at, stride, range| {
+                for (i, value) in tile[range].iter_mut().enumerate() {
+                    *value = (at + i as isize * stride) as u32;
+                }
+            }),
         }
     }
 

@@ -5,6 +5,7 @@ use half::f16;
 
 use super::hash;
 use crate::cpu::math;
+use crate::cpu::simd::vectorised;
 use crate::kernel::{Expr, Primitive, Program, Reg};
 use crate::record::BinaryOp;
 use crate::tensor::{Class, DType};
@@ -27,19 +28,57 @@ fn pairs<A: Pod, R: Pod>(a: &[u32], b: &[u32], out: &mut [u32], f: impl Fn(A, A)
 }
 
 /// Carries out one step that computes; `tile` gives operands.
-#[inline(always)]
 pub(super) fn step<'t>(program: &Program, expr: &Expr, tile: impl Fn(Reg) -> &'t [u32], out: &mut [u32]) {
     match *expr {
-        Expr::Unary(op, x) => unary(op, program.class(x), tile(x), out),
-        Expr::Binary(op, a, b) => binary(op, program.class(a), tile(a), tile(b), out),
-        Expr::Select(c, a, b) => {
-            let values = tile(a).iter().zip(tile(b));
-            for ((o, &c), (&a, &b)) in out.iter_mut().zip(tile(c)).zip(values) {
-                *o = if c != 0 { a } else { b };
+        Expr::Unary(op, x) => {
+            let (class, x) = (program.class(x), tile(x));
+            vectorised(
+                #[inline(always)]
+                || unary(op, class, x, out),
+            );
+        }
+        Expr::Binary(op, a, b) => {
+            let (class, a, b) = (program.class(a), tile(a), tile(b));
+            match class {
+                Class::Float => vectorised(
+                    #[inline(always)]
+                    || binary(op, Class::Float, a, b, out),
+                ),
+                Class::Int => vectorised(
+                    #[inline(always)]
+                    || binary(op, Class::Int, a, b, out),
+                ),
+                Class::Uint => vectorised(
+                    #[inline(always)]
+                    || binary(op, Class::Uint, a, b, out),
+                ),
             }
         }
-        Expr::Cast(x, dtype) => cast(program.class(x), dtype, tile(x), out),
-        Expr::Hash(position, seed) => pairs::<u32, u32>(tile(position), tile(seed), out, hash),
+        Expr::Select(c, a, b) => {
+            let (c, a, b) = (tile(c), tile(a), tile(b));
+            vectorised(
+                #[inline(always)]
+                || {
+                    for ((o, &c), (&a, &b)) in out.iter_mut().zip(c).zip(a.iter().zip(b)) {
+                        *o = if c != 0 { a } else { b };
+                    }
+                },
+            );
+        }
+        Expr::Cast(x, dtype) => {
+            let (class, x) = (program.class(x), tile(x));
+            vectorised(
+                #[inline(always)]
+                || cast(class, dtype, x, out),
+            );
+        }
+        Expr::Hash(position, seed) => {
+            let (position, seed) = (tile(position), tile(seed));
+            vectorised(
+                #[inline(always)]
+                || pairs::<u32, u32>(position, seed, out, hash),
+            );
+        }
         // Filled by the caller.
         Expr::Input(..) | Expr::Scalar(..) | Expr::Const(..) => {}
     }
@@ -198,5 +237,7 @@ fn cast(from: Class, to: DType, x: &[u32], out: &mut [u32]) {
         (DType::U8, _) => each(x, out, |v: u32| u32::from(v as u8)),
         (DType::Bool, Class::Float) => each(x, out, |v: f32| u32::from(v != 0.0)),
         (DType::Bool, _) => each(x, out, |v: u32| u32::from(v != 0)),
+        // No expression makes blocks.
+        (DType::Q8_0 | DType::Q4_0 | DType::Q4_128, _) => out.copy_from_slice(x),
     }
 }

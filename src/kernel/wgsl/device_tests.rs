@@ -1,6 +1,7 @@
 //! Runs single steps on a real device, for the tests of kernels against plain host loops.
 
-use std::sync::OnceLock;
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use bevy::tasks::block_on;
 use wgpu::util::DeviceExt;
@@ -15,6 +16,8 @@ struct Gpu {
     device: wgpu::Device,
     queue: wgpu::Queue,
     caps: Caps,
+    /// By text and checks: many tests run one text on many shapes, and compiling is what takes time.
+    pipelines: Mutex<HashMap<(String, bool), (wgpu::ComputePipeline, wgpu::BindGroupLayout)>>,
 }
 
 fn gpu() -> &'static Gpu {
@@ -43,7 +46,7 @@ fn gpu() -> &'static Gpu {
             workgroup_memory: limits.max_compute_workgroup_storage_size,
             workgroups: limits.max_compute_workgroups_per_dimension,
         };
-        Gpu { device, queue, caps }
+        Gpu { device, queue, caps, pipelines: Mutex::default() }
     })
 }
 
@@ -100,57 +103,7 @@ fn run(
     checks: wgpu::ShaderRuntimeChecks,
 ) -> (Vec<(Source, Vec<u32>)>, u32) {
     let Gpu { device, queue, .. } = gpu();
-    // SAFETY: the texts are our own, and guard their accesses; this is how the crate runs them.
-    let module = unsafe {
-        device.create_shader_module_trusted(
-            wgpu::ShaderModuleDescriptor {
-                label: Some(launch.name),
-                source: wgpu::ShaderSource::Wgsl(launch.wgsl.as_str().into()),
-            },
-            checks,
-        )
-    };
-    let storage = |binding: usize, access: Access| wgpu::BindGroupLayoutEntry {
-        binding: binding as u32,
-        visibility: wgpu::ShaderStages::COMPUTE,
-        ty: wgpu::BindingType::Buffer {
-            ty: wgpu::BufferBindingType::Storage { read_only: access == Access::Read },
-            has_dynamic_offset: false,
-            min_binding_size: None,
-        },
-        count: None,
-    };
-    let mut entries = vec![wgpu::BindGroupLayoutEntry {
-        binding: 0,
-        visibility: wgpu::ShaderStages::COMPUTE,
-        ty: wgpu::BindingType::Buffer {
-            ty: wgpu::BufferBindingType::Uniform,
-            has_dynamic_offset: false,
-            min_binding_size: None,
-        },
-        count: None,
-    }];
-    entries.extend(launch.bindings.iter().enumerate().map(|(i, b)| storage(i + 1, b.access)));
-    if launch.counts_faults {
-        entries.push(storage(launch.bindings.len() + 1, Access::ReadWrite));
-    }
-    let group_layout =
-        device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries });
-    let layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
-        bind_group_layouts: &[Some(&group_layout)],
-        ..Default::default()
-    });
-    let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-        label: Some(launch.name),
-        layout: Some(&layout),
-        module: &module,
-        entry_point: Some("main"),
-        compilation_options: wgpu::PipelineCompilationOptions {
-            zero_initialize_workgroup_memory: false,
-            ..Default::default()
-        },
-        cache: None,
-    });
+    let (pipeline, group_layout) = pipeline(launch, checks);
     let make = |words: &[u32], usage| {
         // Whole 16-byte groups, as the crate's own buffers.
         let words = [words, &vec![0; words.len().next_multiple_of(4) - words.len()]].concat();
@@ -224,6 +177,68 @@ fn run(
             .collect(),
         faults,
     )
+}
+
+/// The pipeline of a launch and the layout of its bindings.
+fn pipeline(launch: &Launch, checks: wgpu::ShaderRuntimeChecks) -> (wgpu::ComputePipeline, wgpu::BindGroupLayout) {
+    let Gpu { device, pipelines, .. } = gpu();
+    let mut pipelines = pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = (launch.wgsl.clone(), checks.bounds_checks);
+    if let Some(found) = pipelines.get(&key) {
+        return found.clone();
+    }
+    // SAFETY: the texts are our own, and guard their accesses; this is how the crate runs them.
+    let module = unsafe {
+        device.create_shader_module_trusted(
+            wgpu::ShaderModuleDescriptor {
+                label: Some(launch.name),
+                source: wgpu::ShaderSource::Wgsl(launch.wgsl.as_str().into()),
+            },
+            checks,
+        )
+    };
+    let storage = |binding: usize, access: Access| wgpu::BindGroupLayoutEntry {
+        binding: binding as u32,
+        visibility: wgpu::ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer {
+            ty: wgpu::BufferBindingType::Storage { read_only: access == Access::Read },
+            has_dynamic_offset: false,
+            min_binding_size: None,
+        },
+        count: None,
+    };
+    let mut entries = vec![wgpu::BindGroupLayoutEntry {
+        binding: 0,
+        visibility: wgpu::ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer {
+            ty: wgpu::BufferBindingType::Uniform,
+            has_dynamic_offset: false,
+            min_binding_size: None,
+        },
+        count: None,
+    }];
+    entries.extend(launch.bindings.iter().enumerate().map(|(i, b)| storage(i + 1, b.access)));
+    if launch.counts_faults {
+        entries.push(storage(launch.bindings.len() + 1, Access::ReadWrite));
+    }
+    let group_layout =
+        device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries });
+    let layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        bind_group_layouts: &[Some(&group_layout)],
+        ..Default::default()
+    });
+    let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+        label: Some(launch.name),
+        layout: Some(&layout),
+        module: &module,
+        entry_point: Some("main"),
+        compilation_options: wgpu::PipelineCompilationOptions {
+            zero_initialize_workgroup_memory: false,
+            ..Default::default()
+        },
+        cache: None,
+    });
+    pipelines.entry(key).or_insert((pipeline, group_layout)).clone()
 }
 
 /// A step of `kernel`.

@@ -172,6 +172,7 @@ impl<'a> Map<'a> {
         for place in &self.outputs {
             self.store_function(&mut text, place, &mut library);
         }
+        text.push_str(&super::blocks::functions(self.step.inputs.iter().map(|input| input.dtype)));
         if self.buffers.iter().any(|buffer| buffer.quads == Some(Quad::Words)) {
             text.push_str(QUAD_WORDS);
         }
@@ -210,6 +211,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
             None => "bitcast<i32>(i)".to_owned(),
             // Quads are loaded whole.
             Some((_, buffer)) if buffer.quads.is_some() => return,
+            Some((b, buffer)) if dtype.is_quantized() => super::load(&format!("b{b}"), buffer.ty, dtype, "i"),
             Some((b, buffer)) => match dtype.per_word() {
                 1 => convert(buffer.read(b, "i"), buffer.ty, class),
                 n => unpack(dtype, &convert(buffer.read(b, &format!("i / {n}u")), buffer.ty, "u32"), "i"),

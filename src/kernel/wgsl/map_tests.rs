@@ -368,7 +368,7 @@ fn casts_saturate_floats_and_wrap_integers() {
             (_, DType::I32 | DType::U32) => bits,
             (_, DType::I8) => bits as i8 as i32 as u32,
             (_, DType::U8) => bits & 255,
-            (_, DType::Bool) => u32::from(bits != 0),
+            _ => u32::from(bits != 0),
         }
     };
     for from in [DType::F32, DType::I32, DType::U32] {

@@ -5,6 +5,7 @@
 //! | software | any | tiles in registers alone: [`matmul_registers`](super::matmul_registers) |
 //! | GPU | at most 4 | `matmul_few.wgsl`: k split over the threads of a workgroup |
 //! | GPU | more | `matmul_tiled.wgsl`: tiles in workgroup memory, of 32 rows or of 64 |
+//! | GPU | more, but few tiles and a long k | the same, k split over several sets of threads of a workgroup |
 //! | GPU without room for these | more than 4 | tiles in registers alone |
 
 use super::{Builder, grid, matmul_registers};
@@ -151,10 +152,25 @@ impl<'a> Product<'a> {
     }
 }
 
+/// How many sets of threads share a tile of 32 rows: more than one where there are too few tiles to keep a GPU busy.
+fn slices(product: &Product, caps: &Caps) -> u32 {
+    let tiles = product.batches * product.left.lines.div_ceil(TILE / 2) * product.right.lines.div_ceil(TILE);
+    // Bytes of both tiles of a slice: 16 steps of k, a vector more than the lines need.
+    let bytes = 16 * 16 * (9 + 17);
+    let fits = |slices: u32| caps.invocations >= 64 * slices && caps.workgroup_memory >= bytes * slices;
+    match product.kernel.k {
+        512.. if tiles <= 64 && fits(4) => 4,
+        256.. if tiles <= 64 && fits(2) => 2,
+        _ => 1,
+    }
+}
+
 /// Tiles in workgroup memory.
 fn tiled(mut builder: Builder, product: &Product, caps: &Caps) -> Launch {
     product.params(&mut builder);
-    let rows = if product.left.lines <= TILE / 2 { TILE / 2 } else { TILE };
+    let slices = slices(product, caps);
+    let rows = if product.left.lines <= TILE / 2 || slices > 1 { TILE / 2 } else { TILE };
+    builder.constant("SLICES", slices);
     for (name, lines, side) in [("left", rows, &product.left), ("right", TILE, &product.right)] {
         // Threads next to each other load what lies next to each other.
         let along = match side.along {

@@ -5,12 +5,13 @@
 //! the tile's rows. What costs is loads, lane by lane; so every element of the tile's rows and columns is loaded once by one lane, four at a time
 //! where four neighbours of k or of the columns lie side by side, and lanes get what others loaded by broadcast.
 //!
-//! | rows | tile | the lanes load, of the rows |
-//! |---|---|---|
-//! | up to 4 | rows × 32 | four steps of k each |
-//! | up to 8, 16, 32 | 8, 16, 32 × 64 | a row each, four steps of k |
-//! | more | 64 × 64 | a row each, four steps of k |
-//! | any, subgroups of unknown size | 8 × 32 | all rows |
+//! | rows | columns | tile | the lanes load, of the rows |
+//! |---|---|---|---|
+//! | up to 16 | 1024 or more | rows × 128: long stretches of each step of k | a row each |
+//! | up to 32 | any | rows × 64 | a row each |
+//! | more | any | 32 × 64 | a row each, several times |
+//! | 96 or more | 96 or more | 64 × 64 | a row each, several times |
+//! | any, subgroups of unknown size | any | 8 × 32 | all rows |
 
 use core::fmt::Write;
 
@@ -27,45 +28,42 @@ struct Tile {
     rows: usize,
     /// Quads of columns per lane.
     quads: usize,
-    share: Share,
-}
-
-/// Which of the rows' elements a lane loads.
-#[derive(Clone, Copy, PartialEq)]
-enum Share {
-    /// All of them.
-    All,
-    /// Its own rows.
-    Rows,
-    /// Its own steps of k.
-    Steps,
+    /// Whether lanes load a row each and broadcast it, rather than all rows.
+    shared: bool,
 }
 
 impl Tile {
     fn of(product: &Product, caps: &Caps) -> Self {
+        let (rows, columns) = (product.left.lines, product.right.lines);
         let subgroup = caps.subgroup.filter(|size| matches!(size, 4 | 8 | 16));
         let Some(lanes) = subgroup.map(|size| size as usize) else {
-            return Self { lanes: 8, rows: 8.min(product.left.lines), quads: 1, share: Share::All };
+            return Self { lanes: 8, rows: rows.min(8), quads: 1, shared: false };
         };
-        let quads = if product.right.lines > 4 * lanes { 2 } else { 1 };
-        match product.left.lines {
-            rows @ ..=FEW => Self { lanes, rows, quads: 1, share: Share::Steps },
-            rows => {
-                let large = rows >= LARGE && product.right.lines >= LARGE;
-                let rows = if large { 64 } else { rows.next_power_of_two().clamp(8, 32) };
-                Self { lanes, rows: rows.max(lanes), quads, share: Share::Rows }
-            }
-        }
+        let rows = match rows {
+            // Each as it is: few texts, and nothing computed in vain.
+            ..=FEW => rows,
+            LARGE.. if columns >= LARGE => 64,
+            _ => rows.next_power_of_two().clamp(8, 32),
+        };
+        let quads = match columns {
+            1024.. if rows <= 16 => 4,
+            _ if columns > 4 * lanes => 2,
+            _ => 1,
+        };
+        Self { lanes, rows, quads, shared: true }
     }
 
-    /// Steps of k in a round of the main loop.
-    fn depth(&self) -> usize {
-        if self.share == Share::Steps { 4 * self.lanes } else { 4 }
-    }
-
-    /// Loads of the rows in a round.
+    /// Loads of the rows at a step of k.
     fn shares(&self) -> usize {
-        if self.share == Share::Rows { self.rows / self.lanes } else { self.rows }
+        if self.shared { self.rows.div_ceil(self.lanes) } else { self.rows }
+    }
+
+    /// The expression for an element of a row, `member` of what was loaded.
+    fn element(&self, row: usize, member: &str) -> String {
+        match self.shared {
+            true => format!("subgroupBroadcast(a{}{member}, {}u)", row / self.lanes, row % self.lanes),
+            false => format!("a{row}{member}"),
+        }
     }
 
     /// Columns from one quad of a lane to the next.
@@ -87,7 +85,7 @@ pub(super) fn lower(mut builder: Builder, product: &Product, caps: &Caps) -> Lau
     );
     text.push_str(PUT);
     // Writing to a string cannot fail.
-    let id = if tile.share == Share::All { "local_invocation_index" } else { "subgroup_invocation_id" };
+    let id = if tile.shared { "subgroup_invocation_id" } else { "local_invocation_index" };
     let _ = write!(
         text,
         "
@@ -113,8 +111,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
             let _ = writeln!(text, "    var acc{row}_{quad} = vec4<T>();");
         }
     }
-    let _ = writeln!(text, "    let whole = params.k - params.k % {}u;", tile.depth());
-    let _ = writeln!(text, "    for (var k = 0u; k < whole; k += {}u) {{", tile.depth());
+    text.push_str("    let whole = params.k - params.k % 4u;\n    for (var k = 0u; k < whole; k += 4u) {\n");
     main_loop(&mut text, &tile, left, right);
     text.push_str("    }\n    for (var k = whole; k < params.k; k++) {\n");
     for share in 0..tile.shares() {
@@ -124,11 +121,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         let _ = writeln!(text, "        let b{quad} = {};", columns_at(right, quad, "k"));
     }
     for row in 0..tile.rows {
-        let a = match tile.share {
-            // Beyond the last whole round all lanes load the same steps.
-            Share::All | Share::Steps => format!("a{row}"),
-            Share::Rows => format!("subgroupBroadcast(a{}, {}u)", row / tile.lanes, row % tile.lanes),
-        };
+        let a = tile.element(row, "");
         combine(&mut text, &tile, row, &a, |quad| format!("b{quad}"));
     }
     text.push_str("    }\n");
@@ -141,10 +134,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
 /// Where the lane's rows and columns begin.
 fn positions(text: &mut String, tile: &Tile, right: &Side) {
     for share in 0..tile.shares() {
-        let row = match tile.share {
-            Share::Rows => format!("{}u + lane", share * tile.lanes),
-            Share::All | Share::Steps => format!("{share}u"),
-        };
+        let row = if tile.shared { format!("{}u + lane", share * tile.lanes) } else { format!("{share}u") };
         let _ = writeln!(
             text,
             "    let row{share} = base.x + min(top + {row}, params.left_lines - 1u) * params.left_line;"
@@ -175,57 +165,47 @@ fn columns_at(right: &Side, quad: usize, k: &str) -> String {
     }
 }
 
-/// One round: the lane's share of the rows first, then four steps of k at a time.
+/// Four steps of k: the lane's share of the rows first.
 fn main_loop(text: &mut String, tile: &Tile, left: &Side, right: &Side) {
-    const MEMBERS: [&str; 4] = ["x", "y", "z", "w"];
+    let four = |one: &dyn Fn(usize) -> String| format!("vec4<T>({}, {}, {}, {})", one(0), one(1), one(2), one(3));
     for share in 0..tile.shares() {
-        let first = if tile.share == Share::Steps { "k + lane * 4u" } else { "k" };
         let value = match left.along {
-            Along::K => format!("left4(row{share} + {first})"),
-            Along::Lines | Along::Neither => {
-                let one = |step: usize| format!("left(row{share} + ({first} + {step}u) * params.left_k)");
-                format!("vec4<T>({}, {}, {}, {})", one(0), one(1), one(2), one(3))
-            }
+            Along::K => format!("left4(row{share} + k)"),
+            Along::Lines | Along::Neither => four(&|step| format!("left(row{share} + (k + {step}u) * params.left_k)")),
         };
         let _ = writeln!(text, "        let a{share} = {value};");
     }
-    for four in 0..tile.depth() / 4 {
-        if right.along == Along::K {
-            for (quad, c) in (0..tile.quads).flat_map(|quad| (0..4).map(move |c| (quad, c))) {
-                let at = format!("at{quad}_{c} + k + {}u", 4 * four);
-                let _ = writeln!(text, "        let b{four}_{quad}_{c} = right4({at});");
-            }
+    if right.along == Along::K {
+        for (quad, c) in (0..tile.quads).flat_map(|quad| (0..4).map(move |c| (quad, c))) {
+            let _ = writeln!(text, "        let column{quad}_{c} = right4(at{quad}_{c} + k);");
         }
-        for (step, member) in MEMBERS.iter().enumerate() {
-            let k = 4 * four + step;
-            for quad in 0..tile.quads {
-                let value = match right.along {
-                    Along::K => {
-                        let one = |c: usize| format!("b{four}_{quad}_{c}.{member}");
-                        format!("vec4<T>({}, {}, {}, {})", one(0), one(1), one(2), one(3))
-                    }
-                    Along::Lines | Along::Neither => columns_at(right, quad, &format!("k + {k}u")),
-                };
-                let _ = writeln!(text, "        let b{k}_{quad} = {value};");
-            }
-            for row in 0..tile.rows {
-                let a = match tile.share {
-                    Share::All => format!("a{row}.{member}"),
-                    Share::Steps => format!("subgroupBroadcast(a{row}.{member}, {four}u)"),
-                    Share::Rows => format!("subgroupBroadcast(a{}.{member}, {}u)", row / tile.lanes, row % tile.lanes),
-                };
-                combine(text, tile, row, &a, |quad| format!("b{k}_{quad}"));
-            }
+    }
+    const MEMBERS: [&str; 4] = [".x", ".y", ".z", ".w"];
+    for (step, member) in MEMBERS.into_iter().enumerate() {
+        for quad in 0..tile.quads {
+            let value = match right.along {
+                Along::K => four(&|c| format!("column{quad}_{c}{member}")),
+                Along::Lines | Along::Neither => columns_at(right, quad, &format!("k + {step}u")),
+            };
+            let _ = writeln!(text, "        let b{step}_{quad} = {value};");
+        }
+    }
+    // Row by row, not step by step: a row's sums stay in registers for all four steps.
+    for row in 0..tile.rows {
+        for (step, member) in MEMBERS.into_iter().enumerate() {
+            combine(text, tile, row, &tile.element(row, member), |quad| format!("b{step}_{quad}"));
         }
     }
 }
 
 /// Adds the products of one element of a row and all the lane's columns.
 fn combine(text: &mut String, tile: &Tile, row: usize, a: &str, b: impl Fn(usize) -> String) {
+    let _ = writeln!(text, "        {{\n            let a = vec4<T>({a});");
     for quad in 0..tile.quads {
         let (acc, b) = (format!("acc{row}_{quad}"), b(quad));
-        let _ = writeln!(text, "        {acc} = combine({acc}, vec4<T>({a}), {b});");
+        let _ = writeln!(text, "            {acc} = combine({acc}, a, {b});");
     }
+    text.push_str("        }\n");
 }
 
 /// Writes the results in a loop that picks the variable: what a plan joins to the stores is in the text once, not once for every variable,

@@ -56,6 +56,23 @@ fn products_match_at_awkward_sizes_and_strides() {
 }
 
 #[test]
+fn products_by_quads_match() {
+    let base = |shape: &[usize]| Layout { offset: 4, ..Layout::contiguous(shape) };
+    for (m, k, n) in [(4, 8, 4), (9, 20, 36), (20, 12, 68), (33, 4, 8), (100, 36, 132), (1, 68, 132), (3, 32, 8)] {
+        check(InnerOp::Product, base(&[m, k]), base(&[k, n]));
+        check(InnerOp::Product, base(&[m, k]), base(&[n, k]).permute(&[1, 0]));
+        check(InnerOp::Product, base(&[n, k]), base(&[k, m]));
+    }
+    check(InnerOp::Product, base(&[8, 12]).permute(&[1, 0]), base(&[8, 16]));
+    // A long k, split in two and in four.
+    check(InnerOp::Product, base(&[6, 300]), base(&[300, 68]));
+    check(InnerOp::Product, base(&[35, 532]), base(&[8, 532]).permute(&[1, 0]));
+    // Quads along k that end between rounds: rows lie further apart than they are long.
+    check(InnerOp::Product, base(&[6, 8]).slice(1, 0, 7, 1), base(&[12, 8]).slice(1, 0, 7, 1).permute(&[1, 0]));
+    check(InnerOp::SquaredDifference, base(&[3, 12, 8]), base(&[3, 20, 8]).permute(&[0, 2, 1]));
+}
+
+#[test]
 fn products_with_few_rows_or_columns_match() {
     let base = |shape: &[usize]| Layout { offset: 2, ..Layout::contiguous(shape) };
     for few in 1..=4 {

@@ -4,6 +4,7 @@
 //! kind of work: dtypes, variants, which operands are contiguous.
 
 mod attention;
+mod blocks;
 mod conv;
 mod conv_transpose;
 mod cumsum;
@@ -14,6 +15,7 @@ mod matmul;
 mod matmul_registers;
 mod pool;
 mod quads;
+mod quant_matmul;
 mod reduce;
 mod row_norm;
 mod rows;
@@ -31,6 +33,8 @@ mod fused_tests;
 mod map_tests;
 #[cfg(test)]
 mod matmul_tests;
+#[cfg(test)]
+mod quant_tests;
 #[cfg(test)]
 mod row_tests;
 #[cfg(test)]
@@ -57,6 +61,9 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
     match &step.kernel {
         Kernel::Map(kernel) => map::lower(step, kernel, caps),
         Kernel::MatMul(kernel) => matmul::lower(step, kernel, caps),
+        Kernel::QuantMatMul(kernel) => quant_matmul::lower(step, kernel, caps),
+        Kernel::Quantize(kernel) => blocks::quantize(step, kernel, caps),
+        Kernel::BlockCopy(kernel) => blocks::block_copy(step, kernel, caps),
         Kernel::Reduce(kernel) => reduce::lower(step, kernel, caps),
         Kernel::Softmax(kernel) => softmax::lower(step, kernel, caps),
         Kernel::RowNorm(kernel) => row_norm::lower(step, kernel, caps),
@@ -169,6 +176,7 @@ impl<'a> Builder<'a> {
                 builder.declarations.push_str(&text);
             }
         }
+        builder.declarations.push_str(&blocks::functions(operands.iter().map(|named| named.operand.dtype)));
         if builder.declarations.contains("quad_words(") {
             builder.declarations.push_str(QUAD_WORDS);
         }
@@ -294,6 +302,9 @@ pub(super) fn declare(text: &mut String, binding: usize, access: Access, variabl
 
 /// The expression that reads element `index` of `dtype` from the array `variable` of `ty`, in the type of its class.
 pub(super) fn load(variable: &str, ty: &str, dtype: DType, index: &str) -> String {
+    if dtype.is_quantized() {
+        return blocks::load(variable, ty, dtype, index);
+    }
     match dtype.per_word() {
         1 => convert(format!("{variable}[{index}]"), ty, wgsl_type(dtype.class())),
         2 => unpack(dtype, &convert(format!("{variable}[({index}) >> 1u]"), ty, "u32"), index),
@@ -309,7 +320,7 @@ pub(super) fn unpack(dtype: DType, word: &str, index: &str) -> String {
         DType::U8 => format!("(({word} >> ((({index}) & 3u) * 8u)) & 255u)"),
         // Any byte but 0 is true.
         DType::Bool => format!("min(({word} >> ((({index}) & 3u) * 8u)) & 255u, 1u)"),
-        DType::F32 | DType::I32 | DType::U32 => word.to_owned(),
+        _ => word.to_owned(),
     }
 }
 

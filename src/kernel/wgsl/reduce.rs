@@ -32,11 +32,11 @@ pub(super) fn lower(step: &Step, kernel: &ReduceKernel, caps: &Caps) -> Option<L
     })
 }
 
-/// Who works on a quad of columns.
+/// Who works on quads of columns.
 enum Columns {
-    /// A thread: where there are quads enough, or on software adapters, where a vector of the CPU has several.
-    Thread,
-    /// Several threads, each with a slice of the rows.
+    /// A thread on so many quads: where there are enough of them, or on software adapters, where a vector of the CPU has several threads.
+    Thread(usize),
+    /// Several threads on a quad, each with a slice of the rows.
     Workgroup,
 }
 
@@ -49,9 +49,14 @@ impl Columns {
         if !rows.inner.is_multiple_of(4) {
             None
         } else if caps.software {
-            (quads >= 64).then_some(Self::Thread)
+            // Rows of a matrix lie far apart; long stretches of each make up for that.
+            match quads {
+                256.. => Some(Self::Thread(4)),
+                64.. => Some(Self::Thread(1)),
+                _ => None,
+            }
         } else if quads >= 16384 || rows.n < 64 {
-            Some(Self::Thread)
+            Some(Self::Thread(1))
         } else {
             (room && quads >= 16).then_some(Self::Workgroup)
         }
@@ -60,18 +65,52 @@ impl Columns {
     fn finish(&self, mut builder: Builder, rows: &Rows, caps: &Caps) -> Launch {
         let quads = rows.rows / 4;
         builder.params.size("quads", quads).size("n", rows.n).size("inner", rows.inner);
-        let (who, groups) = match self {
-            Self::Thread => {
-                let threads = rows::threads(caps);
-                builder.constant("THREADS", threads);
-                let text = include_str!("../../../assets/kernels/lib/columns_thread.wgsl");
-                (text, quads.div_ceil(threads as usize))
-            }
-            Self::Workgroup => (include_str!("../../../assets/kernels/lib/columns_workgroup.wgsl"), quads.div_ceil(16)),
-        };
         let body = include_str!("../../../assets/kernels/reduce_columns.wgsl");
-        builder.finish(&[who, "\n", body].concat(), grid(groups, caps))
+        let (who, per_group) = match *self {
+            Self::Thread(each) => {
+                let threads = rows::threads(caps) as usize;
+                (columns_thread(each, threads), each * threads)
+            }
+            Self::Workgroup => (include_str!("../../../assets/kernels/lib/columns_workgroup.wgsl").to_owned(), 16),
+        };
+        builder.finish(&[&who, "\n", body].concat(), grid(quads.div_ceil(per_group), caps))
     }
+}
+
+/// The entry point of threads that have `each` quads of columns, neighbouring threads neighbouring ones. Spelled out, as drivers keep only
+/// variables that are never indexed in registers.
+fn columns_thread(each: usize, threads: usize) -> String {
+    let each_quad = |line: &dyn Fn(usize) -> String| (0..each).map(line).collect::<String>();
+    let starts = each_quad(&|i| {
+        format!(
+            "    let quad{i} = first + {}u;
+    let base{i} = base_of(min(quad{i}, params.quads - 1u));
+    var own{i} = found(base{i}, 0u);\n",
+            i * threads
+        )
+    });
+    let pairs = each_quad(&|i| {
+        format!("        own{i} = merge4(own{i}, merge4(found(base{i}, p), found(base{i}, p + 1u)));\n")
+    });
+    let last = each_quad(&|i| format!("        own{i} = merge4(own{i}, found(base{i}, p));\n"));
+    let puts = each_quad(&|i| format!("    if (quad{i} < params.quads) {{\n        put(quad{i}, own{i});\n    }}\n"));
+    format!(
+        "@compute @workgroup_size({threads})
+fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>, @builtin(local_invocation_index) lid: u32) {{
+    let first = workgroup_index(wid, nwg) * {}u + lid;
+    if (first >= params.quads) {{
+        return;
+    }}
+    // What lies beyond the end repeats the last quad, and is not stored.
+{starts}    var p = 1u;
+    for (; p + 1u < params.n; p += 2u) {{
+{pairs}    }}
+    if (p < params.n) {{
+{last}    }}
+{puts}}}
+",
+        each * threads
+    )
 }
 
 /// The members of the state.

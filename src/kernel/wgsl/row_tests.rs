@@ -6,23 +6,38 @@ use crate::plan::Source;
 use crate::record::{NormKind, ReduceKind};
 use crate::tensor::{Class, DType};
 
-/// Shapes that take a thread or a workgroup for each row, with full and ragged folds.
-const SHAPES: [[usize; 3]; 8] =
-    [[1, 1, 1], [3, 64, 1], [3, 65, 1], [2, 129, 3], [1, 1757, 1], [2, 1000, 2], [1100, 65, 1], [33, 70, 33]];
+/// Shapes that take a thread, a subgroup or a workgroup for each row, with full and ragged folds, or quads of columns.
+const SHAPES: [[usize; 3]; 11] = [
+    [1, 1, 1],
+    [3, 64, 1],
+    [3, 65, 1],
+    [2, 129, 3],
+    [1, 1757, 1],
+    [2, 1000, 2],
+    [1100, 68, 1],
+    [33, 70, 33],
+    [70, 1, 1],
+    [2, 130, 132],
+    [65, 7, 4],
+];
 
-/// Runs `kernel` on `x [outer, n, inner]` (at offset 1) and gives the output's words, for every variant.
+/// Runs `kernel` on `x [outer, n, inner]` and gives the output's words, for every variant, with and without quads at multiples of four.
 fn run(kernel: Kernel, x: &[u32], class: Class, shape: &[usize], out: &[usize], result: DType) -> Vec<Vec<u32>> {
-    let (input, output) = (operand(0, class.dtype(), shape, 1), operand(1, result, out, 2));
-    let step = step(kernel, vec![input], vec![output], &[0]);
-    let count: usize = out.iter().product();
-    let x: Vec<u32> = [&[9], x].concat();
-    let buffers = [(Source::Slot(0), x), (Source::Slot(1), vec![7; count + 3])];
-    let run = |caps| {
-        let got = run_step_with(&step, &buffers, &[0], caps).0.swap_remove(1).1;
-        assert_eq!([got[0], got[1], got[count + 2]], [7; 3], "what lies around the output");
-        got[2..count + 2].to_vec()
-    };
-    variants(&step).iter().map(run).collect()
+    let mut results = Vec::new();
+    for (x_offset, y_offset) in [(1, 2), (4, 4)] {
+        let (input, output) = (operand(0, class.dtype(), shape, x_offset), operand(1, result, out, y_offset));
+        let step = step(kernel.clone(), vec![input], vec![output], &[0]);
+        let count: usize = out.iter().product();
+        let x: Vec<u32> = [&vec![9; x_offset], x].concat();
+        let buffers = [(Source::Slot(0), x), (Source::Slot(1), vec![7; y_offset + count + 3])];
+        for caps in variants(&step) {
+            let mut got = run_step_with(&step, &buffers, &[0], &caps).0.swap_remove(1).1;
+            assert!(got.drain(y_offset + count..).all(|word| word == 7), "what lies after the output");
+            assert!(got.drain(..y_offset).all(|word| word == 7), "what lies before the output");
+            results.push(got);
+        }
+    }
+    results
 }
 
 /// The rows of `[outer, n, inner]`, in order of the output.
@@ -142,7 +157,7 @@ fn softmax_matches_and_survives_large_and_infinite_numbers() {
 
 #[test]
 fn row_norms_match() {
-    for (rows, n) in [(1, 1), (3, 64), (5, 129), (2, 1757), (1100, 66)] {
+    for (rows, n) in [(1, 1), (3, 64), (5, 129), (2, 1760), (1100, 66)] {
         let x: Vec<f32> = noise(rows * n, 9).iter().map(|v| v + 30.0).collect();
         let (weight, bias) = (noise(n, 10), noise(n, 11));
         for kind in [NormKind::Layer, NormKind::Rms, NormKind::L2] {

@@ -1,5 +1,7 @@
 //! Matrix products.
 
+use bevy_tensor_compute::DType;
+
 use super::Compute;
 use crate::array::Array;
 use crate::cpu_rivals::GemmSize;
@@ -17,7 +19,26 @@ pub fn all() -> Vec<Compute> {
         }
     }
     list.push(batched(12, 128, 64, 128));
+    for (name, dtype) in [("q8", DType::Q8_0), ("q4", DType::Q4_0)] {
+        for n in [64, 128, 256, 512, 1024] {
+            list.push(quantized(format!("{name} matmul {n}"), dtype, n, n, n));
+        }
+        list.push(quantized(format!("{name} matvec 1×1024×1024"), dtype, 1, 1024, 1024));
+        for (m, k, n) in [(32, 768, 3072), (16, 384, 1536), (128, 384, 1536)] {
+            list.push(quantized(format!("{name} matmul {m}×{k}×{n}"), dtype, m, k, n));
+        }
+    }
     list
+}
+
+/// `[m, k] · [n, k]ᵀ` with a quantised right side; rivals have the same numbers as floats.
+fn quantized(name: String, dtype: DType, m: usize, k: usize, n: usize) -> Compute {
+    let inputs = vec![Array::uniform(1, 1.0, &[m, k]), Array::quantized(2, 1.0, &[n, k], dtype)];
+    Compute::new(name, inputs, |ops, x| ops.matmul_nt(x[0], x[1]))
+        .burn(|x| x[0].two().matmul(x[1].two().transpose()).into())
+        .candle(|x| x[0].matmul(&x[1].t()?))
+        .tolerance(1e-3, 1e-3)
+        .flops(2 * m * k * n)
 }
 
 /// `[m, k] · [k, n]`.

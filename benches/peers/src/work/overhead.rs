@@ -44,7 +44,7 @@ fn rotation() -> Array {
         (values[i * SIDE + i], values[i * SIDE + j]) = (cos, sin);
         (values[j * SIDE + i], values[j * SIDE + j]) = (-sin, cos);
     }
-    Array { shape: vec![SIDE, SIDE], values: values.into(), shared: true }
+    Array::fixed(values, &[SIDE, SIDE])
 }
 
 /// What tensor work adds to a frame: a frame that adds two small tensors, stores the sum and waits for the device, less a frame without tensor

@@ -3,6 +3,7 @@
 
 mod registers;
 
+use self::registers::Tile;
 use super::{Builder, grid};
 use crate::kernel::{AttentionKernel, Caps, Launch, Params};
 use crate::plan::{Operand, Step};
@@ -12,7 +13,9 @@ use crate::tensor::Class;
 const TILED_QUERIES: usize = 12;
 
 pub(super) fn lower(step: &Step, kernel: &AttentionKernel, caps: &Caps) -> Launch {
-    let mut builder = Builder::new(step, "attention");
+    let tile = caps.software_lanes().map(|lanes| Tile::new(step, kernel, lanes, caps));
+    let quads = tile.as_ref().map_or(Vec::new(), Tile::quads);
+    let mut builder = Builder::with_quads(step, "attention", &quads, caps);
     score_code(&mut builder, kernel);
     let params = &mut builder.params;
     params
@@ -32,8 +35,8 @@ pub(super) fn lower(step: &Step, kernel: &AttentionKernel, caps: &Caps) -> Launc
         stride_params(params, name, operand);
     }
 
-    if let Some(lanes) = caps.software_lanes() {
-        return registers::lower(builder, kernel, lanes, caps);
+    if let Some(tile) = tile {
+        return registers::lower(builder, kernel, &tile, caps);
     }
     let heads = kernel.batch * kernel.heads;
     let (body, columns, blocks) = if caps.software {

@@ -8,101 +8,110 @@ use core::fmt::Write;
 
 use super::super::{Builder, grid};
 use crate::kernel::{AttentionKernel, Caps, Launch};
+use crate::plan::Step;
 
-/// From so many queries on, twice as many to a tile are worth the time the driver takes to compile them.
-const MANY_QUERIES: usize = 256;
 /// Bytes of workgroup memory for sums, at most.
 const SUM_BYTES: u32 = 32768;
 /// Keys that turn from products to scores, and from scores to weights, at a time.
 const SCORED: usize = 2;
 const WEIGHED: usize = 4;
+/// What takes each component out of a vector.
+const MEMBERS: [&str; 4] = [".x", ".y", ".z", ".w"];
 
 /// The sizes that make a text.
-struct Tile {
+pub(super) struct Tile {
     lanes: usize,
-    /// Queries of a lane: `quads` vectors of `width`.
-    width: usize,
-    quads: usize,
+    /// Queries of a lane: one, or a vector of four.
+    queries: &'static [&'static str],
     keys: usize,
+    /// Columns of the values that workgroup memory has room for, a multiple of four.
     columns: usize,
     causal: bool,
+    /// Elements of a query and of a key that are loaded at a time: one, or four neighbours.
+    depth: &'static [&'static str],
+    /// Columns of the values, likewise.
+    span: &'static [&'static str],
+    /// Whether the four are always at multiples of four: of q, k and v.
+    aligned: [bool; 3],
 }
 
 impl Tile {
-    fn new(kernel: &AttentionKernel, lanes: usize, caps: &Caps) -> Self {
-        let (width, quads) = match kernel.queries {
-            n if n <= lanes => (1, 1),
-            n if n < MANY_QUERIES => (4, 1),
-            _ => (4, 2),
+    pub(super) fn new(step: &Step, kernel: &AttentionKernel, lanes: usize, caps: &Caps) -> Self {
+        // One, or four at a time if every row has a whole number of such quads.
+        let by_four = |four: bool| if four { &MEMBERS[..] } else { &[""][..] };
+        let rows_of_quads = |input: usize, columns: usize| {
+            columns.is_multiple_of(4) && step.inputs[input].layout.strides.last() == Some(&1)
         };
-        let keys = match kernel.keys {
-            ..=16 => 16,
-            17..=32 => 32,
-            33.. => 64,
+        let aligned = |input: usize| {
+            let layout = &step.inputs[input].layout;
+            let (_, outer) = layout.strides.split_last().unwrap_or((&0, &[]));
+            layout.offset.is_multiple_of(4) && outer.iter().all(|stride| stride.rem_euclid(4) == 0)
         };
-        let columns = (caps.workgroup_memory.min(SUM_BYTES) as usize / (4 * lanes * width * quads)).max(1);
-        Self { lanes, width, quads, keys, columns, causal: kernel.causal }
+        let queries = by_four(kernel.queries > lanes);
+        let depth = by_four(rows_of_quads(0, kernel.qk) && rows_of_quads(1, kernel.qk));
+        let span = by_four(rows_of_quads(2, kernel.value));
+        // Four elements at a time make the text four times as long; half the keys are nearly as fast then, and sooner compiled.
+        let most_keys = if depth.len() + span.len() > 2 { 32 } else { 64 };
+        Self {
+            lanes,
+            queries,
+            keys: kernel.keys.next_power_of_two().clamp(16, most_keys),
+            columns: (caps.workgroup_memory.min(SUM_BYTES) as usize / (16 * lanes * queries.len())).max(1) * 4,
+            causal: kernel.causal,
+            depth,
+            span,
+            aligned: [0, 1, 2].map(aligned),
+        }
     }
 
-    fn queries(&self) -> usize {
-        self.lanes * self.width * self.quads
+    /// The operands that are read four at a time, and whether they are aligned.
+    pub(super) fn quads(&self) -> Vec<(&'static str, bool)> {
+        let [q, k, v] = self.aligned;
+        let products = [("q", q), ("k", k)].into_iter().filter(|_| self.depth.len() == 4);
+        products.chain(Some(("v", v)).filter(|_| self.span.len() == 4)).collect()
     }
 
-    /// What takes each component out of a vector.
-    fn suffixes(&self) -> &'static [&'static str] {
-        if self.width == 1 { &[""] } else { &[".x", ".y", ".z", ".w"] }
-    }
-
-    /// A vector whose components `component` makes, from their suffix and number.
-    fn vector(&self, ty: &str, component: impl Fn(&str, usize) -> String) -> String {
-        let components: Vec<String> = self.suffixes().iter().enumerate().map(|(i, c)| component(c, i)).collect();
+    /// A value of type `F` or `U`, of what `component` makes for each query of a lane, from its suffix and number.
+    fn each_query(&self, ty: &str, component: impl Fn(&str, usize) -> String) -> String {
+        let components: Vec<String> = self.queries.iter().enumerate().map(|(i, c)| component(c, i)).collect();
         format!("{ty}({})", components.join(", "))
     }
 }
 
-pub(super) fn lower(mut builder: Builder, kernel: &AttentionKernel, lanes: usize, caps: &Caps) -> Launch {
-    let tile = Tile::new(kernel, lanes, caps);
-    if tile.width == 1 {
-        builder.alias("F", "f32").alias("U", "u32");
-    } else {
-        builder.alias("F", "vec4<f32>").alias("U", "vec4<u32>");
+pub(super) fn lower(mut builder: Builder, kernel: &AttentionKernel, tile: &Tile, caps: &Caps) -> Launch {
+    let (float, uint) = if tile.queries.len() == 1 { ("f32", "u32") } else { ("vec4<f32>", "vec4<u32>") };
+    builder.alias("F", float).alias("U", uint);
+    let loads = [("query", "q", tile.depth), ("key", "k", tile.depth), ("value", "v", tile.span)];
+    for (name, input, members) in loads {
+        let (ty, four) = if members.len() == 1 { ("f32", "") } else { ("vec4<f32>", "4") };
+        builder.code(&format!(
+            "fn {name}_elements(row: u32, rows: u32, at: u32) -> {ty} {{
+    var elements = {ty}();
+    if (row < rows) {{
+        elements = load_{input}{four}(at);
+    }}
+    return elements;
+}}"
+        ));
     }
-    let (blocks, chunks) = (kernel.queries.div_ceil(tile.queries()), kernel.value.div_ceil(tile.columns));
+    let blocks = kernel.queries.div_ceil(tile.lanes * tile.queries.len());
+    let chunks = kernel.value.div_ceil(tile.columns);
     let work = kernel.batch * kernel.heads * blocks * chunks;
     builder.params.size("chunks", chunks).size("blocks", blocks).size("work", work);
-    builder.finish(&text(&tile), grid(work, caps))
+    builder.finish(&text(tile), grid(work, caps))
 }
 
-/// The body. It is spelled out, as drivers keep only variables that are never indexed in registers: `s3_1` is the score of the tile's fourth key
-/// for the lane's second vector of queries.
+/// The body. It is spelled out, as drivers keep only variables that are never indexed in registers: `s3` has the scores of the tile's fourth key
+/// for the lane's queries.
 fn text(tile: &Tile) -> String {
-    let &Tile { lanes, quads, keys, columns, causal, .. } = tile;
-    let queries = tile.queries();
-    let scores = tile.vector("F", |c, _| format!("score_of(product{c}, batch, head, query{c}, key, sees{c})"));
+    let &Tile { lanes, keys, columns, causal, .. } = tile;
+    let queries = lanes * tile.queries.len();
+    let scores = tile.each_query("F", |c, _| format!("score_of(product{c}, batch, head, query{c}, key, sees{c})"));
+    let own = tile.each_query("U", |_, i| format!("first_query + lane + {}u", i * lanes));
+    let sees = tile.each_query("U", |c, _| format!("select(0u, visible(query{c}), query{c} < params.queries)"));
     let mut text = format!(
-        "/// The lane's sums of weighted values, by column and vector of queries.
+        "/// The lane's sums of weighted values, by column.
 var<workgroup> sums: array<F, {}>;
-fn query_element(query: u32, at: u32) -> f32 {{
-    var element = 0.0;
-    if (query < params.queries) {{
-        element = load_q(at);
-    }}
-    return element;
-}}
-fn key_element(key: u32, seen: u32, at: u32) -> f32 {{
-    var element = 0.0;
-    if (key < seen) {{
-        element = load_k(at);
-    }}
-    return element;
-}}
-fn value_element(key: u32, seen: u32, at: u32) -> f32 {{
-    var element = 0.0;
-    if (key < seen) {{
-        element = load_v(at);
-    }}
-    return element;
-}}
 fn score_of(product: f32, batch: u32, head: u32, query: u32, key: u32, sees: u32) -> f32 {{
     var score = params.hidden;
     if (key < sees) {{
@@ -137,50 +146,33 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     // What the last query of the tile sees, any query sees at most; what the first sees, all see.
     let seen = visible(min(first_query + {queries}u, params.queries) - 1u);
     let seen_by_all = visible(first_query);
+    let query = {own};
+    let sees = {sees};
+    var largest = F(LOWEST);
+    var sum = F();
+    // One round also where no key is seen, so that zeros are written.
+    for (var first = 0u; first < max(seen, 1u); first += {keys}u) {{
 ",
-        columns * quads * lanes
+        columns * lanes
     );
-    // Writing to a string cannot fail.
-    for q in 0..quads {
-        let own = tile.vector("U", |_, i| format!("first_query + lane + {}u", (q * tile.width + i) * lanes));
-        let sees = tile.vector("U", |c, _| format!("select(0u, visible(query{q}{c}), query{q}{c} < params.queries)"));
-        let _ = writeln!(
-            text,
-            "    let query{q} = {own};
-    let q_at{q} = q_start + query{q} * u32(params.q_row);
-    let sees{q} = {sees};
-    var largest{q} = F(LOWEST);
-    var sum{q} = F();"
-        );
-    }
-    // Also where no key is seen, so that zeros are written.
-    let _ = writeln!(text, "    for (var first = 0u; first < max(seen, 1u); first += {keys}u) {{");
     products(&mut text, tile);
-    for q in 0..quads {
-        let _ = writeln!(text, "        let before{q} = largest{q};");
-    }
-    turn(&mut text, tile, SCORED, |i, q| {
+    text.push_str("        let before = largest;\n");
+    turn(&mut text, keys, SCORED, |i| {
         format!(
-            "            let t{i}_{q} = scores_of(s{i}_{q}, batch, head, query{q}, first + r + {i}u, sees{q});
-            largest{q} = max(largest{q}, t{i}_{q});\n"
+            "            let t{i} = scores_of(s{i}, batch, head, query, first + r + {i}u, sees);
+            largest = max(largest, t{i});\n"
         )
     });
-    for q in 0..quads {
-        let _ = writeln!(
-            text,
-            "        let rescale{q} = weights_of(before{q}, largest{q});\n        sum{q} *= rescale{q};"
-        );
-    }
-    turn(&mut text, tile, WEIGHED, |i, q| {
-        format!(
-            "            let t{i}_{q} = weights_of(s{i}_{q}, largest{q});
-            sum{q} += t{i}_{q};\n"
-        )
+    text.push_str("        let rescale = weights_of(before, largest);\n        sum *= rescale;\n");
+    turn(&mut text, keys, WEIGHED, |i| {
+        format!("            let t{i} = weights_of(s{i}, largest);\n            sum += t{i};\n")
     });
-    for q in 0..quads {
-        let _ = writeln!(text, "        let inverse{q} = select(F(), 1.0 / sum{q}, sum{q} != F());");
-    }
-    let _ = writeln!(text, "        let last = first + {keys}u >= seen;");
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "        let inverse = select(F(), 1.0 / sum, sum != F());
+        let last = first + {keys}u >= seen;"
+    );
     if causal {
         let _ = writeln!(text, "        if (first + {keys}u <= seen_by_all) {{");
         weighted_values(&mut text, tile, false);
@@ -191,7 +183,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         weighted_values(&mut text, tile, false);
     }
     text.push_str("    }\n}\nfn store(query: U, head: u32, column: u32, v: F) {\n");
-    for c in tile.suffixes() {
+    for c in tile.queries {
         let at = format!("(head * params.queries + query{c}) * params.value + column");
         let _ = writeln!(text, "    if (query{c} < params.queries) {{ store_y({at}, v{c}); }}");
     }
@@ -201,48 +193,53 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
 
 /// Products of queries and keys, into `s…`.
 fn products(text: &mut String, tile: &Tile) {
-    let &Tile { lanes, quads, keys, .. } = tile;
-    for (r, q) in pairs(keys, quads) {
-        let _ = writeln!(text, "        var s{r}_{q} = F();");
-    }
-    text.push_str("        for (var d = 0u; d < params.qk; d++) {\n");
-    for q in 0..quads {
-        let read = tile.vector("F", |c, _| format!("query_element(query{q}{c}, at{q}{c})"));
-        let _ = writeln!(
-            text,
-            "            let at{q} = q_at{q} + d * u32(params.q_column);\n            let q{q} = {read};"
-        );
-    }
-    text.push_str("            let at = k_start + (first + lane) * u32(params.k_row) + d * u32(params.k_column);\n");
-    for share in 0..keys / lanes {
-        let ahead = share * lanes;
-        let _ = writeln!(
-            text,
-            "            let k{share} = key_element(first + lane + {ahead}u, seen, at + {ahead}u * u32(params.k_row));"
-        );
-    }
+    let &Tile { lanes, keys, depth, .. } = tile;
     for r in 0..keys {
-        let _ = writeln!(text, "            let b{r} = subgroupBroadcast(k{}, {}u);", r / lanes, r % lanes);
-        for q in 0..quads {
-            let _ = writeln!(text, "            s{r}_{q} += b{r} * q{q};");
+        let _ = writeln!(text, "        var s{r} = F();");
+    }
+    let _ = writeln!(text, "        for (var d = 0u; d < params.qk; d += {}u) {{", depth.len());
+    text.push_str("            let q_at = q_start + query * u32(params.q_row) + d * u32(params.q_column);\n");
+    for (i, c) in tile.queries.iter().enumerate() {
+        let rows = format!("query{c}, params.queries");
+        let _ = writeln!(text, "            let e{i} = query_elements({rows}, q_at{c});");
+    }
+    shared_loads(text, tile, "key", "k", "d");
+    for (step, member) in depth.iter().enumerate() {
+        let elements = tile.each_query("F", |_, i| format!("e{i}{member}"));
+        let _ = writeln!(text, "            let q{step} = {elements};");
+        for r in 0..keys {
+            let key = format!("subgroupBroadcast(k{}{member}, {}u)", r / lanes, r % lanes);
+            let _ = writeln!(text, "            s{r} += {key} * q{step};");
         }
     }
     text.push_str("        }\n");
 }
 
+/// Each lane's share of the tile's rows of keys or values at the column that the variable `column` has, into `k…` or `v…`.
+fn shared_loads(text: &mut String, tile: &Tile, name: &str, input: &str, column: &str) {
+    let at =
+        format!("{input}_start + (first + lane) * u32(params.{input}_row) + {column} * u32(params.{input}_column)");
+    let _ = writeln!(text, "            let {input}_at = {at};");
+    for share in 0..tile.keys / tile.lanes {
+        let ahead = share * tile.lanes;
+        let at = format!("{input}_at + {ahead}u * u32(params.{input}_row)");
+        let _ =
+            writeln!(text, "            let {input}{share} = {name}_elements(first + lane + {ahead}u, seen, {at});");
+    }
+}
+
 /// A loop that changes all scores, `count` keys at a time: `change` makes `t…` of the first of the `s…`, which move up; the `t…` go to the end.
 /// So they come around, in order, and the driver compiles `count` changes only.
-fn turn(text: &mut String, tile: &Tile, count: usize, change: impl Fn(usize, usize) -> String) {
-    let &Tile { quads, keys, .. } = tile;
+fn turn(text: &mut String, keys: usize, count: usize, change: impl Fn(usize) -> String) {
     let _ = writeln!(text, "        for (var r = 0u; r < {keys}u; r += {count}u) {{");
-    for (i, q) in pairs(count, quads) {
-        text.push_str(&change(i, q));
+    for i in 0..count {
+        text.push_str(&change(i));
     }
-    for (r, q) in pairs(keys - count, quads) {
-        let _ = writeln!(text, "            s{r}_{q} = s{}_{q};", r + count);
+    for r in 0..keys - count {
+        let _ = writeln!(text, "            s{r} = s{};", r + count);
     }
-    for (i, q) in pairs(count, quads) {
-        let _ = writeln!(text, "            s{}_{q} = t{i}_{q};", keys - count + i);
+    for i in 0..count {
+        let _ = writeln!(text, "            s{} = t{i};", keys - count + i);
     }
     text.push_str("        }\n");
 }
@@ -250,53 +247,34 @@ fn turn(text: &mut String, tile: &Tile, count: usize, change: impl Fn(usize, usi
 /// Adds up the values of the tile's keys by weight, column by column. If `guarded`, a key that some query may not see adds nothing to it, not
 /// even a NaN.
 fn weighted_values(text: &mut String, tile: &Tile, guarded: bool) {
-    let &Tile { lanes, quads, keys, .. } = tile;
-    text.push_str(
-        "        for (var column = 0u; column < columns; column++) {
-            let at = v_start + (first + lane) * u32(params.v_row) + column * u32(params.v_column);\n",
-    );
-    for share in 0..keys / lanes {
-        let ahead = share * lanes;
+    let &Tile { lanes, keys, span, .. } = tile;
+    let _ = writeln!(text, "        for (var column = 0u; column < columns; column += {}u) {{", span.len());
+    shared_loads(text, tile, "value", "v", "column");
+    for (i, member) in span.iter().enumerate() {
         let _ = writeln!(
             text,
-            "            let v{share} = value_element(first + lane + {ahead}u, seen, at + {ahead}u * u32(params.v_row));"
-        );
-    }
-    for q in 0..quads {
-        let _ = writeln!(
-            text,
-            "            let sum_at{q} = (column * {quads}u + {q}u) * {lanes}u + lane;
-            var t{q} = F();
+            "            let sum_at{i} = (column + {i}u) * {lanes}u + lane;
+            var t{i} = F();
             if (first > 0u) {{
-                t{q} = sums[sum_at{q}] * rescale{q};
+                t{i} = sums[sum_at{i}] * rescale;
             }}"
         );
-    }
-    for r in 0..keys {
-        let _ = writeln!(text, "            let b{r} = subgroupBroadcast(v{}, {}u);", r / lanes, r % lanes);
-        for q in 0..quads {
-            let product = format!("b{r} * s{r}_{q}");
+        for r in 0..keys {
+            let product = format!("subgroupBroadcast(v{}{member}, {}u) * s{r}", r / lanes, r % lanes);
             let _ = match guarded {
-                true => writeln!(text, "            t{q} += select({product}, F(), s{r}_{q} == F());"),
-                false => writeln!(text, "            t{q} += {product};"),
+                true => writeln!(text, "            t{i} += select({product}, F(), s{r} == F());"),
+                false => writeln!(text, "            t{i} += {product};"),
             };
         }
     }
     text.push_str("            if (last) {\n");
-    for q in 0..quads {
-        let _ = writeln!(
-            text,
-            "                store(query{q}, batch * params.heads + head, chunk + column, t{q} * inverse{q});"
-        );
+    for i in 0..span.len() {
+        let at = format!("batch * params.heads + head, chunk + column + {i}u");
+        let _ = writeln!(text, "                store(query, {at}, t{i} * inverse);");
     }
     text.push_str("            } else {\n");
-    for q in 0..quads {
-        let _ = writeln!(text, "                sums[sum_at{q}] = t{q};");
+    for i in 0..span.len() {
+        let _ = writeln!(text, "                sums[sum_at{i}] = t{i};");
     }
     text.push_str("            }\n        }\n");
-}
-
-/// All `(r, q)` with `r < rows` and `q < quads`.
-fn pairs(rows: usize, quads: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..rows).flat_map(move |r| (0..quads).map(move |q| (r, q)))
 }

@@ -10,8 +10,10 @@ use crate::kernel::{Caps, ConvKernel, Launch};
 /// Outputs side by side in a strip: many where loads are dear, few where neighbouring threads should read neighbouring elements.
 const SOFTWARE_WIDTH: usize = 8;
 const WIDTH: usize = 4;
-/// Rows of a strip, at most (more would be too few strips) and at least (a strip reads rows that the next reads again).
-const MOST_ROWS: usize = 16;
+/// Threads that keep a software adapter busy.
+const SOFTWARE_BUSY: usize = 1 << 9;
+/// Rows of a strip, at most and at least: a strip reads some rows that the next one reads again.
+const MOST_ROWS: usize = 64;
 const FEWEST_ROWS: usize = 4;
 /// The largest filter whose weights are kept, and the largest step, along an axis.
 const LARGEST: usize = 7;
@@ -37,11 +39,11 @@ pub(super) fn fits(kernel: &ConvKernel) -> bool {
 }
 
 pub(super) fn lower(mut builder: Builder, kernel: &ConvKernel, caps: &Caps) -> Launch {
-    let width = if caps.software { SOFTWARE_WIDTH } else { WIDTH };
+    let (width, busy) = if caps.software { (SOFTWARE_WIDTH, SOFTWARE_BUSY) } else { (WIDTH, BUSY) };
     let [depth, height, _] = kernel.output;
     let across = kernel.output[2].div_ceil(width);
     let planes = kernel.batch * kernel.channels_out * depth;
-    let wanted = BUSY.div_ceil((planes * across).max(1));
+    let wanted = busy.div_ceil((planes * across).max(1));
     let down = wanted.clamp(height.div_ceil(MOST_ROWS), height.div_ceil(FEWEST_ROWS)).max(1);
     let rows = height.div_ceil(down);
     // Fewer strips may do, now that their length is a whole number.

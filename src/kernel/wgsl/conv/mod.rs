@@ -15,12 +15,12 @@ const POSITIONS: usize = 4;
 /// Threads that keep any device busy; below, more channels to a thread would leave some of it idle.
 const BUSY: usize = 1 << 14;
 
-/// Channels and positions of a workgroup's tile in [`tiled`].
+/// Positions of a workgroup's tile in [`tiled`]; channels are as many, or half.
 const TILE: usize = 64;
 /// Threads of a workgroup in [`tiled`].
-const TILE_THREADS: u32 = 256;
+const TILE_THREADS: u32 = 64;
 /// Bytes of workgroup memory that [`tiled`] uses.
-const TILE_BYTES: u32 = 2 * 1088 * 4 + 16 * 16;
+const TILE_BYTES: u32 = (2 * 16 * 17 + 16) * 16;
 /// Channels of a group, and positions, from which a tile is worth its unused rest.
 const TILE_PAYS: usize = 16;
 
@@ -50,7 +50,10 @@ pub(super) fn lower(step: &Step, kernel: &ConvKernel, caps: &Caps) -> Launch {
 /// Tiles in workgroup memory.
 fn tiled(mut builder: Builder, kernel: &ConvKernel, positions: usize, caps: &Caps) -> Launch {
     let groups = kernel.groups.max(1);
-    let (tiles, blocks) = (positions.div_ceil(TILE), (kernel.channels_out / groups).div_ceil(TILE));
+    let group_out = kernel.channels_out / groups;
+    let rows = if group_out <= TILE / 2 { TILE / 2 } else { TILE };
+    let (tiles, blocks) = (positions.div_ceil(TILE), group_out.div_ceil(rows));
+    builder.constant("ROWS", rows as u32);
     let work = tiles * blocks * groups;
     builder.params.size("tiles", tiles).size("blocks", blocks).size("work", work);
     builder.finish(include_str!("../../../../assets/kernels/conv_tiled.wgsl"), grid(work, caps))

@@ -39,6 +39,14 @@ impl Input {
         Self::new(dtype, shape, &values)
     }
 
+    /// The same, with the data at a multiple of four elements.
+    fn aligned(mut self) -> Self {
+        let ahead = self.layout.offset.next_multiple_of(4) - self.layout.offset;
+        self.layout.offset += ahead;
+        self.storage.splice(0..0, core::iter::repeat_n(1.0, ahead));
+        self
+    }
+
     /// The elements as seen, row-major.
     fn values(&self) -> Vec<f64> {
         (0..self.layout.elements()).map(|i| self.storage[self.layout.position(i)]).collect()
@@ -72,7 +80,7 @@ fn pack(dtype: DType, values: &[f64]) -> Vec<u32> {
             DType::I32 => (v as i32).to_le_bytes().to_vec(),
             DType::U32 => (v as u32).to_le_bytes().to_vec(),
             DType::I8 => (v as i8).to_le_bytes().to_vec(),
-            DType::U8 | DType::Bool => vec![v as u8],
+            _ => vec![v as u8],
         })
         .collect();
     bytes.resize(bytes.len().next_multiple_of(4), 0);
@@ -102,7 +110,7 @@ fn devices(step: &Step) -> Vec<Caps> {
     };
     let software = Caps { software: true, ..gpu };
     let mut devices = vec![gpu, Caps { invocations: 128, workgroups: 3, ..gpu }];
-    for software in [software, Caps { subgroup: caps().subgroup, workgroups: 3, ..software }] {
+    for software in [software, Caps { subgroup: caps().subgroup, wide: caps().wide, workgroups: 3, ..software }] {
         if devices.iter().all(|other| lower(step, other) != lower(step, &software)) {
             devices.push(software);
         }

@@ -1,0 +1,87 @@
+//! Block-quantised elements in WGSL: where they are and what they mean, in step with `tensor/blocks.rs`; and the kernels that make and move
+//! blocks.
+
+use super::scalar::Library;
+use super::{Builder, convert};
+use crate::kernel::{BlocksKernel, Caps, Launch};
+use crate::plan::Step;
+use crate::tensor::{BlockFormat, DType};
+
+/// The functions that [`load`] and the kernels of blocks call, once for each quantised type among `dtypes`.
+pub(super) fn functions(dtypes: impl Iterator<Item = DType>) -> String {
+    let mut seen: Vec<DType> = Vec::new();
+    let mut text = String::new();
+    for dtype in dtypes {
+        if let Some(format) = dtype.block_format()
+            && !seen.contains(&dtype)
+        {
+            seen.push(dtype);
+            text.push_str(&functions_of(dtype.name(), format));
+        }
+    }
+    text
+}
+
+/// `q_quants(block)`: the word where the quants of a block begin. `q_scales(block)`: the word with its scale and its neighbour's.
+/// `q_scale(word, block)`: the scale. `q_word(i)`: the word that has element `i`. `q_value(word, scales, i)`: element `i`.
+fn functions_of(q: &str, format: BlockFormat) -> String {
+    let (elements, words, group) = (format.elements, format.words(), format.group_words());
+    // Elements that one bit position of the block's bytes holds in a row.
+    let span = words * 4;
+    let value = match format.bits {
+        8 => "f32(bitcast<i32>(word << (24u - (i & 3u) * 8u)) >> 24u)".to_owned(),
+        _ => format!("(f32(bitcast<i32>((word >> ((i & 3u) * 8u + i % {elements}u / {span}u * 4u)) & 15u)) - 8.0)"),
+    };
+    format!(
+        "fn {q}_quants(block: u32) -> u32 {{ return (block >> 1u) * {group}u + 1u + (block & 1u) * {words}u; }}
+fn {q}_scales(block: u32) -> u32 {{ return (block >> 1u) * {group}u; }}
+fn {q}_scale(word: u32, block: u32) -> f32 {{ return unpack2x16float(word >> ((block & 1u) * 16u)).x; }}
+fn {q}_word(i: u32) -> u32 {{ return {q}_quants(i / {elements}u) + i % {span}u / 4u; }}
+fn {q}_value(word: u32, scales: u32, i: u32) -> f32 {{ return {value} * {q}_scale(scales, i / {elements}u); }}
+"
+    )
+}
+
+/// The expression that reads element `index` of a quantised type from the array `variable` of `ty`.
+pub(super) fn load(variable: &str, ty: &str, dtype: DType, index: &str) -> String {
+    let q = dtype.name();
+    let word = convert(format!("{variable}[{q}_word({index})]"), ty, "u32");
+    let scales = convert(format!("{variable}[{q}_scales(({index}) / {}u)]", dtype.block().unwrap_or(1)), ty, "u32");
+    format!("{q}_value({word}, {scales}, {index})")
+}
+
+/// What the bodies of both kernels need: sizes of a block, and the functions above as `quants`, `scales` and `scale`.
+fn block_code(builder: &mut Builder, dtype: DType, format: BlockFormat) {
+    let q = dtype.name();
+    builder.constant("BLOCK", format.elements as u32).constant("WORDS", format.words() as u32);
+    builder.code(&format!(
+        "fn quants(block: u32) -> u32 {{ return {q}_quants(block); }}
+fn scales(block: u32) -> u32 {{ return {q}_scales(block); }}"
+    ));
+}
+
+/// The launch that makes blocks of numbers: a thread for each group of two.
+pub(super) fn quantize(step: &Step, kernel: &BlocksKernel, caps: &Caps) -> Option<Launch> {
+    let format = kernel.dtype.block_format()?;
+    let mut builder = Builder::new(step, "quantize");
+    block_code(&mut builder, kernel.dtype, format);
+    let mut library = Library::default();
+    library.need("bits_f16");
+    builder.code(&library.text()).constant("BITS", format.bits as u32);
+    let first = step.outputs.first()?.layout.offset / format.elements;
+    builder.params.size("blocks", kernel.blocks).size("y_first", first);
+    let body = include_str!("../../../assets/kernels/quantize.wgsl");
+    Some(builder.finish_threads(body, kernel.blocks.div_ceil(2), caps))
+}
+
+/// The launch that moves blocks: a thread for each group of two that any of them comes to lie in.
+pub(super) fn block_copy(step: &Step, kernel: &BlocksKernel, caps: &Caps) -> Option<Launch> {
+    let format = kernel.dtype.block_format()?;
+    let mut builder = Builder::new(step, "block_copy");
+    block_code(&mut builder, kernel.dtype, format);
+    let (from, to) = (step.inputs.first()?.layout.offset, step.outputs.first()?.layout.offset);
+    let (from, to) = (from / format.elements, to / format.elements);
+    builder.params.size("blocks", kernel.blocks).size("x_first", from).size("y_first", to);
+    let body = include_str!("../../../assets/kernels/block_copy.wgsl");
+    Some(builder.finish_threads(body, (to + kernel.blocks).div_ceil(2) - to / 2, caps))
+}

@@ -1,0 +1,233 @@
+//! Quantisation: numbers in blocks with a scale (types of [`DType::QUANTIZED`]), and whole tensors or channels of bytes with a scale.
+//!
+//! Of the ops, those here, products with the weight on the right (`matmul_nt`, `linear`), row look-ups (`gather`, `embedding`), `cast`, `reshape`
+//! and `slice` of whole rows, and the effects take quantised operands; all others refuse them by [`TensorCommands::resolve`].
+
+use super::graph::{BinaryOp, Op, ReduceKind, UnaryOp};
+use super::{Arg, Axis, NodeId, TensorCommands, TensorOperand, TensorValue};
+use crate::error::OpError;
+use crate::tensor::{DType, Layout, Shape, check_blocks};
+
+/// Quantisation.
+impl TensorCommands<'_, '_> {
+    /// To a type of [`DType::QUANTIZED`], in blocks along the last axis, which must be a multiple of the block. Rounds as GGUF's reference does;
+    /// a block with a NaN or an infinity becomes NaN as a whole, and others are not touched by it.
+    #[track_caller]
+    pub fn quantize(&mut self, x: impl Into<TensorOperand>, dtype: DType) -> Result<TensorValue, OpError> {
+        const OP: &str = "quantize";
+        let x = self.float_arg(OP, x)?;
+        self.quantize_arg(OP, x, dtype)
+    }
+
+    /// Quantised numbers as `f32`.
+    #[track_caller]
+    pub fn dequantize(&mut self, x: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
+        const OP: &str = "dequantize";
+        let x = self.any_arg(OP, x)?;
+        if !self.dtype_of_arg(x).is_quantized() {
+            return Err(self.type_error(OP, &[x], "it is not quantised"));
+        }
+        let node = self.part(x).cast(x.node, DType::F32);
+        Ok(self.value(x.backend, node))
+    }
+
+    /// To `i8` with one scale for all: `round(x / scale)`, halves to even, where `scale = max|x| / 127`. Gives the bytes, of the shape of `x`, and
+    /// the scale, of as many axes of size 1. All zeros have scale 0; a NaN or an infinity makes the scale so and the bytes 0.
+    #[track_caller]
+    pub fn quantize_i8(&mut self, x: impl Into<TensorOperand>) -> Result<(TensorValue, TensorValue), OpError> {
+        let x = self.float_arg("quantize_i8", x)?;
+        Ok(self.quantize_bytes(x, None))
+    }
+
+    /// As [`quantize_i8`](Self::quantize_i8), with a scale for every index of `axis`; the scales keep the other axes with size 1.
+    #[track_caller]
+    pub fn quantize_i8_channels(
+        &mut self,
+        x: impl Into<TensorOperand>,
+        axis: impl Into<Axis>,
+    ) -> Result<(TensorValue, TensorValue), OpError> {
+        const OP: &str = "quantize_i8_channels";
+        let x = self.float_arg(OP, x)?;
+        let axis = self.axis(OP, x, axis.into())?;
+        Ok(self.quantize_bytes(x, Some(axis)))
+    }
+
+    /// `values · scale` as `f32`; the scale broadcasts to the shape of the values.
+    #[track_caller]
+    pub fn dequantize_i8(
+        &mut self,
+        values: impl Into<TensorOperand>,
+        scale: impl Into<TensorOperand>,
+    ) -> Result<TensorValue, OpError> {
+        const OP: &str = "dequantize_i8";
+        let (values, scale) = (self.bytes_arg(OP, values)?, self.float_arg(OP, scale)?);
+        let mut args = [values, scale];
+        let backend = self.same_backend(OP, &mut args)?;
+        let [values, scale] = args;
+        let shape = self.shape_of_arg(values);
+        let scale = Arg { node: self.part(scale).cast(scale.node, DType::F32), ..scale };
+        let scale = self.broadcast_arg(OP, scale, &shape)?;
+        let part = self.part(values);
+        let wide = part.cast(values.node, DType::F32);
+        let node = part.binary(BinaryOp::Mul, wide, scale);
+        Ok(self.value(backend, node))
+    }
+
+    /// `x · (weight · scale)ᵀ + bias` with `weight` of `i8 [out, in]`, widened inside the kernel, one scale or one for each row, and `bias [out]`.
+    #[track_caller]
+    pub fn linear_i8(
+        &mut self,
+        x: impl Into<TensorOperand>,
+        weight: impl Into<TensorOperand>,
+        scale: impl Into<TensorOperand>,
+        bias: Option<TensorOperand>,
+    ) -> Result<TensorValue, OpError> {
+        const OP: &str = "linear_i8";
+        let (x, weight, scale) = (self.float_arg(OP, x)?, self.bytes_arg(OP, weight)?, self.float_arg(OP, scale)?);
+        let bias = self.optional_float_arg(OP, bias)?;
+        let mut args = [x, weight, scale, bias.unwrap_or(x)];
+        let backend = self.same_backend(OP, &mut args)?;
+        let [x, mut weight, scale, other] = args;
+        let bias = bias.map(|_| other);
+        let (_, n, k) = self.weight_shapes(OP, x, weight)?;
+        let scales = self.part_ref(scale).shape(scale.node).elements();
+        if scales != 1 && scales != n {
+            return Err(self.shape_error(OP, &[weight, scale], format!("there must be one scale, or {n}")));
+        }
+        if !k.is_multiple_of(4) {
+            // Rows that begin inside a word are widened first.
+            weight.node = self.part(weight).cast(weight.node, DType::F32);
+        }
+        let per_row = if scales == 1 { Shape::from([1]) } else { Shape::from([n]) };
+        let part = self.part(scale);
+        let scale = part.cast(scale.node, DType::F32);
+        let scale = part.reshape(scale, &per_row);
+        let node = self.weight_product(OP, x, weight, Some(scale), bias)?;
+        self.sized(OP, backend, node)
+    }
+
+    /// An operand of `i8`.
+    #[track_caller]
+    fn bytes_arg(&mut self, op: &'static str, operand: impl Into<TensorOperand>) -> Result<Arg, OpError> {
+        let arg = self.arg(op, operand)?;
+        match self.dtype_of_arg(arg) {
+            DType::I8 => Ok(arg),
+            _ => Err(self.type_error(op, &[arg], "it must be i8")),
+        }
+    }
+
+    /// The checks and the node of [`quantize`](Self::quantize).
+    pub(super) fn quantize_arg(&mut self, op: &'static str, x: Arg, dtype: DType) -> Result<TensorValue, OpError> {
+        let Some(block) = dtype.block() else {
+            return Err(OpError::Argument { op, reason: format!("{dtype} is no quantised type") });
+        };
+        let shape = self.shape_of_arg(x);
+        if check_blocks(dtype, &shape).is_err() {
+            let reason = format!("the last axis is not a multiple of {block}, the block of {dtype}");
+            return Err(self.shape_error(op, &[x], reason));
+        }
+        let node = self.part(x).push(Op::Quantize, &[x.node], shape, dtype, &[]);
+        Ok(self.value(x.backend, node))
+    }
+
+    fn quantize_bytes(&mut self, x: Arg, channel: Option<usize>) -> (TensorValue, TensorValue) {
+        let part = self.part(x);
+        let wide = part.cast(x.node, DType::F32);
+        let shape = part.shape(wide).clone();
+        let axes: Vec<usize> = (0..shape.rank()).filter(|&axis| Some(axis) != channel).collect();
+        let scale = if shape.elements() == 0 {
+            let one = |(axis, &n): (usize, &usize)| if Some(axis) == channel { n } else { 1 };
+            part.full(0.0, &Shape::new(shape.iter().enumerate().map(one)), DType::F32)
+        } else {
+            let magnitudes = part.unary(UnaryOp::Abs, wide);
+            let largest = part.reduce(ReduceKind::Max, magnitudes, &axes, true, DType::F32);
+            part.binary_number(BinaryOp::Div, largest, 127.0)
+        };
+        // Zeros are divided by 1.
+        let zero = part.full(0.0, &part.shape(scale).clone(), DType::F32);
+        let one = part.full(1.0, &part.shape(scale).clone(), DType::F32);
+        let is_zero = part.binary(BinaryOp::Eq, scale, zero);
+        let divisor = part.select(is_zero, one, scale);
+        let steps = part.binary_broadcast(BinaryOp::Div, wide, divisor);
+        let steps = part.unary(UnaryOp::Round, steps);
+        let bits = [(-127.0f32).to_bits(), 127.0f32.to_bits()];
+        let steps = part.unary_with(UnaryOp::Clamp, steps, &bits);
+        let values = part.cast(steps, DType::I8);
+        (self.value(x.backend, values), self.value(x.backend, scale))
+    }
+
+    /// Checks `x […, k]` against a weight `[n, k]`: the shape of their product, `n` and `k`.
+    fn weight_shapes(&self, op: &'static str, x: Arg, weight: Arg) -> Result<(Shape, usize, usize), OpError> {
+        let (of_x, of_weight) = (self.part_ref(x).shape(x.node), self.part_ref(weight).shape(weight.node));
+        let [n, k] = of_weight[..] else {
+            return Err(self.shape_error(op, &[weight], "a quantised weight must be [n, k]"));
+        };
+        match of_x[..] {
+            [ref rows @ .., inner] if inner == k => Ok((Shape::new(rows.iter().copied().chain([n])), n, k)),
+            [.., inner] => Err(self.shape_error(op, &[x, weight], format!("inner sizes {inner} and {k} differ"))),
+            [] => Err(self.shape_error(op, &[x, weight], "a product needs at least one axis on each side")),
+        }
+    }
+
+    /// `x · weightᵀ · scale + bias` for a weight that the kernel widens. Scale and bias come before any reshape, where they can join it.
+    pub(super) fn weight_product(
+        &mut self,
+        op: &'static str,
+        x: Arg,
+        weight: Arg,
+        scale: Option<NodeId>,
+        bias: Option<Arg>,
+    ) -> Result<NodeId, OpError> {
+        if !self.dtype_of_arg(x).is_float() {
+            return Err(self.type_error(op, &[x, weight], "a quantised weight multiplies f32 and f16; cast first"));
+        }
+        let (out, n, k) = self.weight_shapes(op, x, weight)?;
+        let rows = out[..out.rank() - 1].iter().fold(1usize, |rows, &size| rows.saturating_mul(size));
+        let part = self.part(x);
+        let mut node = if k == 0 {
+            part.full(0.0, &Shape::from([rows, n]), DType::F32)
+        } else {
+            let left = part.reshape(x.node, &Shape::from([rows, k]));
+            if part.dtype(weight.node) == DType::F32 {
+                let right = part.transpose(weight.node);
+                let product = Op::MatMul { inner: super::InnerOp::Product };
+                part.push(product, &[left, right], Shape::from([rows, n]), DType::F32, &[])
+            } else {
+                part.push(Op::QuantMatMul, &[left, weight.node], Shape::from([rows, n]), DType::F32, &[])
+            }
+        };
+        if let Some(scale) = scale {
+            node = part.binary_broadcast(BinaryOp::Mul, node, scale);
+        }
+        if let Some(bias) = bias {
+            let bias = part.cast(bias.node, DType::F32);
+            node = part.binary_broadcast(BinaryOp::Add, node, bias);
+        }
+        Ok(part.reshape(node, &out))
+    }
+
+    /// Fails unless a view of an operand, if that is quantised, is a run of whole rows.
+    pub(super) fn block_view(
+        &self,
+        op: &'static str,
+        x: Arg,
+        view: impl FnOnce(Layout) -> Layout,
+    ) -> Result<(), OpError> {
+        let dtype = self.dtype_of_arg(x);
+        match dtype.block() {
+            Some(block) if !view(Layout::contiguous(self.shape_of_arg(x))).is_run_of_blocks(block) => {
+                let reason = format!("{dtype} can only be seen as a run of whole rows; dequantize first");
+                Err(self.type_error(op, &[x], reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails for a quantised type, which values cannot simply be made of.
+    pub(super) fn plain_type(&self, op: &'static str, dtype: DType) -> Result<(), OpError> {
+        match dtype.is_quantized() {
+            true => Err(OpError::Argument { op, reason: format!("it makes no {dtype}; quantize an f32 value") }),
+            false => Ok(()),
+        }
+    }
+}
