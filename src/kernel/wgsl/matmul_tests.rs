@@ -58,11 +58,14 @@ fn products_match_at_awkward_sizes_and_strides() {
 #[test]
 fn products_by_quads_match() {
     let base = |shape: &[usize]| Layout { offset: 4, ..Layout::contiguous(shape) };
-    for (m, k, n) in [(4, 8, 4), (9, 20, 36), (20, 12, 68), (33, 4, 8), (100, 36, 132), (1, 68, 132), (3, 32, 8)] {
+    for (m, k, n) in [(4, 8, 4), (9, 20, 36), (20, 12, 68), (33, 4, 8), (1, 68, 132), (3, 32, 8), (2, 8, 1028)] {
         check(InnerOp::Product, base(&[m, k]), base(&[k, n]));
         check(InnerOp::Product, base(&[m, k]), base(&[n, k]).permute(&[1, 0]));
         check(InnerOp::Product, base(&[n, k]), base(&[k, m]));
     }
+    // The largest tiles.
+    check(InnerOp::Product, base(&[100, 36]), base(&[36, 132]));
+    check(InnerOp::Product, base(&[100, 36]), base(&[132, 36]).permute(&[1, 0]));
     check(InnerOp::Product, base(&[8, 12]).permute(&[1, 0]), base(&[8, 16]));
     // A long k, split in two and in four.
     check(InnerOp::Product, base(&[6, 300]), base(&[300, 68]));
