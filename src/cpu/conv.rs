@@ -156,7 +156,7 @@ fn gather(kernel: &ConvKernel, x: &[f32], first: usize, width: usize, panels: &m
     }
     let ranges =
         |tap: [usize; 3]| [0, 1, 2].map(|axis| valid(window, axis, tap[axis], kernel.output[axis], kernel.input[axis]));
-    let taps: SmallVec<[([usize; 3], [Range<usize>; 3]); 16]> = taps(window).map(|tap| (tap, ranges(tap))).collect();
+    let taps: SmallVec<[_; 16]> = taps(window).map(|tap| (tap, ranges(tap))).collect();
     for (channel, plane) in x.chunks(source).enumerate() {
         for (t, (tap, [deep, high, wide])) in taps.iter().enumerate() {
             let row = channel * taps.len() + t;

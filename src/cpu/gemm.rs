@@ -265,9 +265,7 @@ fn put<S: Simd, const M: usize, const V: usize>(
         } else {
             let mut row = [0.0f32; PANEL];
             let (vectors, _) = S::as_mut_simd_f32s(&mut row);
-            for v in 0..V {
-                vectors[v] = tile[i][v];
-            }
+            vectors[..V].copy_from_slice(&tile[i][..V]);
             for (cell, value) in cells.iter_mut().zip(row) {
                 *cell = if add { *cell + value } else { value };
             }

@@ -23,6 +23,7 @@ pub(super) struct Lazy {
 
 /// What a node stands for.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "one a node while a plan is made; a box would cost an allocation each")]
 pub(super) enum Value {
     Memory(Operand),
     Lazy(Lazy),

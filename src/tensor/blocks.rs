@@ -136,7 +136,7 @@ impl BlockFormat {
     }
 
     /// The words of blocks as they stand in a GGUF file.
-    pub(crate) fn from_gguf(self, bytes: &[u8]) -> Vec<u32> {
+    pub(crate) fn words_of_gguf(self, bytes: &[u8]) -> Vec<u32> {
         let mut words = vec![0; self.words_of(bytes.len() / self.gguf_bytes())];
         for (block, bytes) in bytes.chunks_exact(self.gguf_bytes()).enumerate() {
             self.put(&mut words, block, f16::from_le_bytes([bytes[0], bytes[1]]), &bytes[2..]);

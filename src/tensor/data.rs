@@ -52,7 +52,7 @@ impl TensorData {
                 bytes: bytes.len(),
             });
         }
-        Ok(Self { dtype, shape, words: format.from_gguf(bytes).into() })
+        Ok(Self { dtype, shape, words: format.words_of_gguf(bytes).into() })
     }
 
     /// The blocks of quantised data as they stand in a GGUF file.
