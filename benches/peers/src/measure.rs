@@ -188,6 +188,9 @@ fn largest_error(actual: &[f32], expected: &[f32], (absolute, relative): (f32, f
         return f64::INFINITY;
     }
     let share = |(&a, &e): (&f32, &f32)| {
+        if a == e {
+            return 0.0;
+        }
         let share = f64::from((a - e).abs()) / f64::from(absolute + relative * e.abs());
         if share.is_nan() { f64::INFINITY } else { share }
     };
