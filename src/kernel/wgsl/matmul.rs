@@ -2,7 +2,7 @@
 //!
 //! | adapter | rows or columns | form |
 //! |---|---|---|
-//! | software | any | tiles in registers alone: [`matmul_registers`](super::matmul_registers) |
+//! | software | any | tiles in registers alone: [`matmul_registers`] |
 //! | GPU | at most 4 | `matmul_few.wgsl`: k split over the threads of a workgroup |
 //! | GPU | more | `matmul_tiled.wgsl`: tiles in workgroup memory, of 32 rows or of 64 |
 //! | GPU | more, but few tiles and a long k | the same, k split over several sets of threads of a workgroup |
