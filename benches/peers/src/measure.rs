@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 /// Most repetitions in one turn.
 pub const MOST: usize = 256;
 
-/// Between turns, for threads that spin a while after their work.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Before a turn: threads of whoever had the one before spin for a while in hope of more work, on cores that the next one needs.
+const PAUSE: Duration = Duration::from_millis(40);
 
 /// One side of a comparison, set up for one piece of work.
 pub trait Contestant {
