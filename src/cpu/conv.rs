@@ -114,7 +114,7 @@ pub(super) fn conv(kernel: &ConvKernel, inputs: &[Input], out: &mut [f32], pool:
                     || gather(kernel, x, tile.position, width, panels),
                 );
             }
-            multiply([height, width, depth], block, width, false, weights, panels, |_, _| {});
+            multiply([height, width, depth], block, width, false, weights, panels);
             for (i, (row, cells)) in tile.rows.into_iter().zip(block.chunks(width)).enumerate() {
                 let bias = bias(channel + i);
                 row.iter_mut().zip(cells).for_each(|(o, &v)| *o = v + bias);

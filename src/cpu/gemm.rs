@@ -273,17 +273,8 @@ fn put<S: Simd, const M: usize, const V: usize>(
     }
 }
 
-/// `out = a · b`, or `out += a · b`, on this thread, of `b` in panels. `out` is row-major, `stride` from row to row, at least `n`. `done`
-/// gets the first row and the cells of every block of rows once they are whole.
-pub(super) fn multiply(
-    [m, n, k]: [usize; 3],
-    out: &mut [f32],
-    stride: usize,
-    add: bool,
-    a: Matrix,
-    panels: &[f32],
-    done: impl Fn(usize, &mut [f32]),
-) {
+/// `out = a · b`, or `out += a · b`, on this thread, of `b` in panels. `out` is row-major, `stride` from row to row, at least `n`.
+pub(super) fn multiply([m, n, k]: [usize; 3], out: &mut [f32], stride: usize, add: bool, a: Matrix, panels: &[f32]) {
     if m == 0 || n == 0 {
         return;
     }
@@ -312,7 +303,6 @@ pub(super) fn multiply(
                     add: add || start > 0,
                 });
             }
-            done(i * ROWS, out);
         }
     });
 }
@@ -325,7 +315,7 @@ pub(super) fn gemm([m, n, k]: [usize; 3], out: &mut [f32], stride: usize, add: b
             let columns = width.min(n - start);
             let panels = &mut panels[..packed_len(k, columns)];
             pack_panels(b.at(0, start), k, columns, panels);
-            multiply([m, columns, k], &mut out[start..], stride, add, a, panels, |_, _| {});
+            multiply([m, columns, k], &mut out[start..], stride, add, a, panels);
         }
     });
 }

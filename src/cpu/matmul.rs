@@ -40,43 +40,37 @@ fn batch_matrix<'a, T>(data: &'a [T], layout: &Layout, index: usize) -> Matrix<'
     Matrix { data, offset: batch_offset(layout, index), row, column }
 }
 
-/// The twin. Inputs: a, b. `words` are those of `b`, if it has a storage. `done` gets every run of finished elements, with the position of
-/// the first, once and soon after they were written.
+/// The twin. Inputs: a, b. `words` are those of `b`, if it has a storage.
 pub(super) fn matmul(
     kernel: &MatMulKernel,
     inputs: &[Input],
     words: Option<&HostWords>,
     out: &mut [u32],
     pool: &CpuPool,
-    done: impl Fn(usize, &mut [u32]) + Sync,
 ) {
     let [a, b] = inputs else { return };
     if out.is_empty() {
         return;
     }
     match (kernel.inner, kernel.class) {
-        _ if kernel.k == 0 => {
-            out.fill(0);
-            done(0, out);
-        }
-        (InnerOp::Product, Class::Float) if kernel.m == 1 => line(kernel, kernel.n, a, b, false, out, pool, &done),
-        (InnerOp::Product, Class::Float) if kernel.n == 1 => line(kernel, kernel.m, b, a, true, out, pool, &done),
-        (InnerOp::Product, Class::Float) => product(kernel, a, b, words, out, pool, &done),
+        _ if kernel.k == 0 => out.fill(0),
+        (InnerOp::Product, Class::Float) if kernel.m == 1 => line(kernel, kernel.n, a, b, false, out, pool),
+        (InnerOp::Product, Class::Float) if kernel.n == 1 => line(kernel, kernel.m, b, a, true, out, pool),
+        (InnerOp::Product, Class::Float) => product(kernel, a, b, words, out, pool),
         (InnerOp::Product, class) => with_class!(class, T => {
-            plain::<T>(kernel, a, b, out, pool, |a, b| a.mul(b), &done);
+            plain::<T>(kernel, a, b, out, pool, |a, b| a.mul(b));
         }),
         (InnerOp::SquaredDifference, class) => with_class!(class, T => {
             let squared = |a: T, b: T| {
                 let d = a.sub(b);
                 d.mul(d)
             };
-            plain::<T>(kernel, a, b, out, pool, squared, &done);
+            plain::<T>(kernel, a, b, out, pool, squared);
         }),
     }
 }
 
 /// One row of results for every batch element, `n` long. `turned`: the vectors are columns of the right side.
-#[expect(clippy::too_many_arguments, reason = "both sides and what they are part of")]
 fn line(
     kernel: &MatMulKernel,
     n: usize,
@@ -85,7 +79,6 @@ fn line(
     turned: bool,
     out: &mut [u32],
     pool: &CpuPool,
-    done: &(impl Fn(usize, &mut [u32]) + Sync),
 ) {
     let ends = |layout: &Layout| (layout.strides[layout.rank() - 2], layout.strides[layout.rank() - 1]);
     let ((vector_row, vector_column), (row, column)) = (ends(&vector.layout), ends(&matrix.layout));
@@ -99,22 +92,13 @@ fn line(
                 vector.elements.load(batch_offset(&vector.layout, batch), stride, cast_slice_mut(factors));
                 let offset = batch_offset(&matrix.layout, batch) + start as isize * column;
                 matvec(factors, Strided { elements: matrix.elements, offset, row, column }, cast_slice_mut(out));
-                done(batch * n + start, out);
             });
         });
     });
 }
 
 /// Products of floats.
-fn product(
-    kernel: &MatMulKernel,
-    a: &Input,
-    b: &Input,
-    words: Option<&HostWords>,
-    out: &mut [u32],
-    pool: &CpuPool,
-    done: &(impl Fn(usize, &mut [u32]) + Sync),
-) {
+fn product(kernel: &MatMulKernel, a: &Input, b: &Input, words: Option<&HostWords>, out: &mut [u32], pool: &CpuPool) {
     let (n, k) = (kernel.n, kernel.k);
     // Batch elements that share a right side share its panels.
     let mut once = b.layout.clone();
@@ -138,7 +122,7 @@ fn product(
     let mut work = |panels: &[f32]| {
         let right = |batch: usize| &panels[shared_index(&b.layout, &once, batch) * each..][..each];
         let left = |batch: usize| batch_matrix(&a, &a_layout, batch);
-        share_out(kernel, left, right, cast_slice_mut(out), pool, done);
+        share_out(kernel, left, right, cast_slice_mut(out), pool);
     };
     match words.and_then(|words| words.panels(&b.layout, floats, pool.counters(), pack)) {
         Some(panels) => work(&panels.floats),
@@ -170,7 +154,6 @@ fn share_out<'a>(
     right: impl Fn(usize) -> &'a [f32] + Sync,
     out: &mut [f32],
     pool: &CpuPool,
-    done: &(impl Fn(usize, &mut [u32]) + Sync),
 ) {
     let (m, n, k) = (kernel.m, kernel.n, kernel.k);
     let batches = out.len() / (m * n);
@@ -178,9 +161,7 @@ fn share_out<'a>(
     // Some rows of one batch element, in one piece.
     let rows = |batch: usize, row: usize, out: &mut [f32]| {
         let size = [out.len() / n, n, k];
-        multiply(size, out, n, false, left(batch).at(row, 0), right(batch), |first, out| {
-            done((batch * m + row + first) * n, cast_slice_mut(out));
-        });
+        multiply(size, out, n, false, left(batch).at(row, 0), right(batch));
     };
     if parts <= batches {
         let per = batches.div_ceil(parts);
@@ -208,11 +189,8 @@ fn share_out<'a>(
             let (column, width) = (i * width, rows[0].len());
             with_scratch(m * width, |block: &mut [f32]| {
                 let panels = &right(batch)[column * k..];
-                multiply([m, width, k], block, width, false, left(batch), panels, |_, _| {});
-                for (row, (cells, block)) in rows.into_iter().zip(block.chunks(width)).enumerate() {
-                    cells.copy_from_slice(block);
-                    done((batch * m + row) * n + column, cast_slice_mut(cells));
-                }
+                multiply([m, width, k], block, width, false, left(batch), panels);
+                rows.into_iter().zip(block.chunks(width)).for_each(|(cells, block)| cells.copy_from_slice(block));
             });
         });
     }
@@ -226,7 +204,6 @@ fn plain<T: Number>(
     out: &mut [u32],
     pool: &CpuPool,
     inner: impl Fn(T, T) -> T + Copy + Sync,
-    done: &(impl Fn(usize, &mut [u32]) + Sync),
 ) {
     let (m, n, k) = (kernel.m, kernel.n, kernel.k);
     let ((a, a_layout), (b, b_layout)) = (a.strided::<T>(pool), b.strided::<T>(pool));
@@ -238,7 +215,6 @@ fn plain<T: Number>(
             let (block, after) = rest.split_at_mut((m - start).min(rest.len() / n) * n);
             let (left, right) = (batch_matrix(&a, &a_layout, batch).at(start, 0), batch_matrix(&b, &b_layout, batch));
             loops([block.len() / n, n, k], cast_slice_mut(block), left, right, inner);
-            done(row * n, block);
             (row, rest) = (row + block.len() / n, after);
         }
     });
@@ -316,12 +292,12 @@ mod tests {
             Input { elements: Elements::F32(&x), layout: a.clone() },
             Input { elements: Elements::F32(&y), layout: b.clone() },
         ];
-        matmul(kernel, &inputs, None, &mut out, &pool, |_, _| {});
+        matmul(kernel, &inputs, None, &mut out, &pool);
         assert_eq!(bytemuck::cast_slice::<u32, f32>(&out), expected, "{kernel:?}");
 
         let halves: Vec<f16> = x.iter().map(|&v| f16::from_f32(v)).collect();
         let inputs = [Input { elements: Elements::F16(&halves), layout: a.clone() }, inputs[1].clone()];
-        matmul(kernel, &inputs, None, &mut out, &pool, |_, _| {});
+        matmul(kernel, &inputs, None, &mut out, &pool);
         assert_eq!(bytemuck::cast_slice::<u32, f32>(&out), expected, "halves, {kernel:?}");
 
         let whole = |v: &[f32]| v.iter().map(|&v| v as i32).collect::<Vec<_>>();
@@ -331,7 +307,7 @@ mod tests {
             Input { elements: Elements::I32(&y), layout: b.clone() },
         ];
         let whole = MatMulKernel { class: DType::I32.class(), ..kernel.clone() };
-        matmul(&whole, &inputs, None, &mut out, &pool, |_, _| {});
+        matmul(&whole, &inputs, None, &mut out, &pool);
         assert_eq!(out.iter().map(|&v| v as i32 as f32).collect::<Vec<_>>(), expected, "whole, {kernel:?}");
     }
 

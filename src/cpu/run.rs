@@ -305,7 +305,7 @@ fn run_twin(
 ) -> u32 {
     match kernel {
         Kernel::Map(_) => {}
-        Kernel::MatMul(kernel) => matmul::matmul(kernel, inputs, words, out, pool, |_, _| {}),
+        Kernel::MatMul(kernel) => matmul::matmul(kernel, inputs, words, out, pool),
         Kernel::QuantMatMul(kernel) => quant_matmul::quant_matmul(kernel, inputs, cast_slice_mut(out), pool),
         // Their outputs are not of 32 bits.
         Kernel::Quantize(_) | Kernel::BlockCopy(_) => {}
