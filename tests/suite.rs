@@ -2,10 +2,15 @@
 
 mod common;
 
+mod big_tensors;
+mod budget;
 mod lifecycle;
 mod op_errors;
 mod op_invariants;
 mod parity;
+mod persistence;
 mod readback;
+mod residency;
+mod soak;
 mod steady_state;
 mod wgsl;

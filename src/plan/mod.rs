@@ -6,6 +6,7 @@
 
 mod analyse;
 mod cache;
+mod effects;
 mod kernels;
 mod lower;
 mod memory;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 pub(crate) use cache::{Batch, PlanCache};
+pub(crate) use effects::{Effect, effects};
 pub use report::{PlanReport, StepReport};
 
 use crate::kernel::Kernel;

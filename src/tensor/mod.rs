@@ -156,7 +156,7 @@ impl Tensor {
         &self.storage
     }
 
-    fn view(&self, layout: Layout) -> Self {
+    pub(crate) fn view(&self, layout: Layout) -> Self {
         Self { layout, storage: self.storage.clone() }
     }
 
