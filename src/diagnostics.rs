@@ -44,22 +44,42 @@ figures! {
     submits,
     /// Device buffers of any kind made.
     buffers_allocated,
+    /// Device buffers of any kind that were idle and used again instead.
+    buffers_reused,
     /// Bind groups made.
     bind_groups_made,
     /// Pipelines compiled.
     pipelines_built,
     /// Pipelines being compiled.
     pipelines_compiling_now,
-    /// Bytes of tensors on the device, each storage once.
+    /// Bytes of tensors on the device, each storage once, as buffers are sized (up to 1/16 more than the tensors).
     device_bytes,
     /// Bytes of scratch memory on the device.
     scratch_bytes,
     /// Bytes of parameters and constants that plans keep on the device.
     plan_bytes,
-    /// Bytes of staging buffers.
+    /// Bytes of idle device buffers that wait to be used again.
+    pool_idle_bytes,
+    /// Bytes of the device in all: the four above. This is what a budget bounds.
+    total_device_bytes,
+    /// The most that `total_device_bytes` has been.
+    peak_device_bytes,
+    /// Bytes of staging buffers, in use or idle; memory that the host can map.
     staging_bytes,
+    /// The most that `staging_bytes` has been.
+    peak_staging_bytes,
     /// Bytes of tensors on the CPU backend, each storage once.
     host_bytes,
+    /// Bytes on the host of tensors that belong to the device: copies kept, and tensors moved there to make room.
+    host_copy_bytes,
+    /// Tensors that left the device: for a budget, by the policy, or when asked to.
+    evictions,
+    /// Bytes copied from the device to the host so that tensors could leave it, or to have a copy.
+    downloaded_bytes,
+    /// Bytes of tensors' contents brought from the host to the device, first uploads included.
+    uploaded_bytes,
+    /// Copies to the host on their way.
+    downloads_now,
     /// Bytes of weights that the CPU backend keeps packed for products, besides the tensors themselves.
     packed_bytes,
     /// Readbacks asked for.
@@ -117,6 +137,8 @@ pub(crate) trait Count {
     fn add(&self, n: u64);
     fn sub(&self, n: u64);
     fn put(&self, n: u64);
+    /// Adds, and keeps the largest value there ever was in `peak`.
+    fn raise(&self, n: u64, peak: &Self);
 }
 
 impl Count for AtomicU64 {
@@ -130,5 +152,10 @@ impl Count for AtomicU64 {
 
     fn put(&self, n: u64) {
         self.store(n, Ordering::Relaxed);
+    }
+
+    fn raise(&self, n: u64, peak: &Self) {
+        let now = self.fetch_add(n, Ordering::Relaxed) + n;
+        peak.fetch_max(now, Ordering::Relaxed);
     }
 }

@@ -305,6 +305,23 @@ pub enum ReadError {
     Disabled,
 }
 
+/// A tensor that takes memory, as errors name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryHolder {
+    /// Its name, or the number of its storage.
+    pub name: String,
+    /// Bytes it takes on the device.
+    pub bytes: u64,
+    /// Whether it is pinned.
+    pub pinned: bool,
+}
+
+fn list_holders(holders: &[MemoryHolder]) -> String {
+    let list = holders.iter().map(|h| format!("{} {}{}", h.name, h.bytes, if h.pinned { " (pinned)" } else { "" }));
+    let list = list.collect::<Vec<_>>().join(", ");
+    if list.is_empty() { "none".to_owned() } else { list }
+}
+
 /// Running a batch of recorded work.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
@@ -334,6 +351,27 @@ pub enum RunError {
         what: String,
         /// Bytes asked for.
         requested: u64,
+    },
+    /// The work needs more than the budget has left, even with every tensor gone that may go.
+    #[error(
+        "{requested} bytes are needed but only {available} of the budget of {budget} can be had; largest holders: {}",
+        list_holders(largest)
+    )]
+    Budget {
+        /// Bytes the work needs beyond what it has on the device.
+        requested: u64,
+        /// Bytes that could be had for it.
+        available: u64,
+        /// The budget.
+        budget: u64,
+        /// The largest tensors that must stay: pinned ones, and those the work itself uses.
+        largest: Vec<MemoryHolder>,
+    },
+    /// The work reads a tensor whose content a lost device took with it.
+    #[error("the content of {tensor} was lost with the device; write it before reading it")]
+    Lost {
+        /// The tensor's name.
+        tensor: String,
     },
     /// The device refused something; a bug worth reporting.
     #[error("the device reported: {0}")]

@@ -20,10 +20,12 @@ mod diagnostics;
 mod error;
 mod extract;
 mod fault;
+mod formats;
 mod gpu;
 #[cfg(feature = "inspector")]
 pub mod inspector;
 mod kernel;
+mod memory;
 mod plan;
 mod plugin;
 mod readback;
@@ -33,12 +35,18 @@ mod tensor;
 
 pub use anywhere::{AnywherePlugins, has_adapter, has_display};
 pub use diagnostics::{TensorDiagnostics, TensorFigures};
-pub use error::{OpError, OperandInfo, ReadError, RunError, TensorError};
+pub use error::{MemoryHolder, OpError, OperandInfo, ReadError, RunError, TensorError};
 pub use fault::TensorFault;
+pub use formats::{FormatError, SafetensorsFile, TensorFiles, TensorsLoaded, TensorsSaved, save_safetensors};
 #[cfg(feature = "inspector")]
 pub use inspector::TensorInspectorPlugin;
+pub use memory::{
+    AdviceSettings, AdvisedTensor, Duplicates, HostCopies, MemoryAdvice, MemoryAdvisor, MemoryPolicy, MemoryPressure,
+    MemorySettings, ModelUsage, Pinned, PressureLevel, PriorityMode, Residency, SyncDirection, TensorLost,
+    TensorMemory, TensorUsage,
+};
 pub use plan::{PlanReport, StepReport, Unfused, UnfusedReason};
-pub use plugin::{MemorySettings, PipelineSettings, TensorComputePlugin, TensorSystems};
+pub use plugin::{PipelineSettings, TensorComputePlugin, TensorSystems};
 pub use readback::{TensorReady, TensorReceiver};
 pub use record::{
     AttentionSettings, Axes, Axis, BinaryOp, ConvSettings, ConvTransposeSettings, DepthOrder, PadMode, Padding,
@@ -54,9 +62,10 @@ pub use tensor::{
 /// Everything most apps use. [`Axis`] is not in it, since Bevy's prelude has one of its own.
 pub mod prelude {
     pub use crate::{
-        AnywherePlugins, Axes, Backend, BackendChoice, DType, ModelBackend, Shape, Tensor, TensorCommands,
-        TensorComputePlugin, TensorData, TensorDiagnostics, TensorFault, TensorModel, TensorModels, TensorOf,
-        TensorReady, TensorReceiver, TensorSupport, TensorSystems, TensorValue, Truth,
+        AnywherePlugins, Axes, Backend, BackendChoice, DType, MemorySettings, ModelBackend, Pinned, Shape, Tensor,
+        TensorCommands, TensorComputePlugin, TensorData, TensorDiagnostics, TensorFault, TensorFiles, TensorLost,
+        TensorMemory, TensorModel, TensorModels, TensorOf, TensorReady, TensorReceiver, TensorSupport, TensorSystems,
+        TensorValue, Truth,
     };
 
     #[cfg(feature = "inspector")]

@@ -1,14 +1,18 @@
 //! The plugin: the whole schedule, in the order data flows.
 
+use core::time::Duration;
+
 use bevy::prelude::*;
-use bevy::render::renderer::{RenderAdapterInfo, RenderDevice};
+use bevy::render::renderer::RenderDevice;
 use bevy::render::{ExtractSchedule, Render, RenderApp, RenderStartup, RenderSystems};
 
 use crate::cpu::CpuExecutor;
 use crate::diagnostics::TensorDiagnostics;
-use crate::extract::{ExtractedParts, OutgoingParts, extract_recordings, hand_over_recordings};
+use crate::extract::{Extracted, OutgoingParts, extract_recordings, hand_over_recordings};
 use crate::fault::{FaultReceiver, FaultSender, log_fault, trigger_faults};
-use crate::gpu::{GpuFacts, GpuSettings, create_executor, run_batches};
+use crate::formats::{FileChannel, deliver_files};
+use crate::gpu::{GpuSettings, create_executor, run_batches};
+use crate::memory::{MemorySettings, NewsReceiver, NewsSender, OutgoingRequests, trigger_news};
 use crate::readback::{NotificationChannel, trigger_ready};
 use crate::record::FrameRecordings;
 use crate::support::{AdapterFacts, Backend, BackendChoice, TensorSupport};
@@ -20,25 +24,17 @@ use crate::support::{AdapterFacts, Backend, BackendChoice, TensorSupport};
 pub struct TensorComputePlugin {
     /// Where work runs.
     pub backend: BackendChoice,
-    /// How much memory is kept ready.
+    /// How much device memory tensors may take; a resource of the app from then on.
     pub memory: MemorySettings,
     /// How kernels are compiled and put together.
     pub pipelines: PipelineSettings,
+    /// How long the renderer may stand still before tensors and work move to the CPU for good; `None` for as long as it takes.
+    ///
+    /// Bevy's renderer stops when its device is lost, unless the app's `RenderErrorHandler` answers with `RenderErrorPolicy::Recover`: then a new
+    /// device takes over, and this must be longer than that takes. See [`TensorLost`](crate::TensorLost) for what cannot be moved.
+    pub cpu_fallback: Option<Duration>,
     /// Log each new plan.
     pub debug: bool,
-}
-
-/// How much memory is kept ready for use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemorySettings {
-    /// Bytes of idle staging buffers to keep for coming readbacks.
-    pub idle_staging_bytes: u64,
-}
-
-impl Default for MemorySettings {
-    fn default() -> Self {
-        Self { idle_staging_bytes: 64 << 20 }
-    }
 }
 
 /// How kernels are compiled and put together.
@@ -69,17 +65,28 @@ pub enum TensorSystems {
 impl Plugin for TensorComputePlugin {
     fn build(&self, app: &mut App) {
         let (sender, receiver) = crossbeam_channel::unbounded();
+        let (news_sender, news_receiver) = crossbeam_channel::unbounded();
         let diagnostics = TensorDiagnostics::new(self.debug);
-        app.add_plugins(crate::tensor::plugin)
+        app.add_plugins((crate::tensor::plugin, crate::memory::plugin))
             .init_resource::<FrameRecordings>()
             .init_resource::<OutgoingParts>()
+            .init_resource::<OutgoingRequests>()
+            .init_resource::<FileChannel>()
+            .insert_resource(self.memory)
+            .insert_resource(NewsReceiver(news_receiver))
+            .insert_resource(NewsSender(news_sender))
             .init_resource::<NotificationChannel>()
             .insert_resource(CpuExecutor::new(self.pipelines.fuse, diagnostics.clone(), sender.clone()))
             .insert_resource(FaultReceiver(receiver))
             .insert_resource(FaultSender(sender))
             .insert_resource(diagnostics)
             .add_observer(log_fault)
-            .add_systems(First, (poll_device, (trigger_ready, trigger_faults)).chain().in_set(TensorSystems::Deliver))
+            .add_systems(
+                First,
+                (poll_device, (trigger_ready, trigger_faults, trigger_news, deliver_files))
+                    .chain()
+                    .in_set(TensorSystems::Deliver),
+            )
             .add_systems(Last, hand_over_recordings.in_set(TensorSystems::Submit));
     }
 
@@ -110,19 +117,20 @@ impl TensorComputePlugin {
             _ => info!("{message}"),
         }
         app.insert_resource(support);
-        let (faults, diagnostics) =
-            (app.world().resource::<FaultSender>().clone(), app.world().resource::<TensorDiagnostics>().clone());
+        let (faults, news) =
+            (app.world().resource::<FaultSender>().clone(), app.world().resource::<NewsSender>().clone());
+        let diagnostics = app.world().resource::<TensorDiagnostics>().clone();
         // No renderer, no device: everything stays on the CPU.
-        let (Some(render_app), Some(adapter)) = (app.get_sub_app_mut(RenderApp), adapter) else { return };
+        let (Some(render_app), Some(_)) = (app.get_sub_app_mut(RenderApp), adapter) else { return };
         render_app
-            .init_resource::<ExtractedParts>()
-            .insert_resource(GpuFacts(adapter))
+            .insert_resource(Extracted::new(self.memory))
             .insert_resource(GpuSettings {
                 synchronous_pipelines: self.pipelines.synchronous,
-                idle_staging_bytes: self.memory.idle_staging_bytes,
                 fuse: self.pipelines.fuse,
+                cpu_fallback: self.cpu_fallback,
             })
             .insert_resource(faults)
+            .insert_resource(news)
             .insert_resource(diagnostics)
             .add_systems(RenderStartup, create_executor)
             .add_systems(ExtractSchedule, extract_recordings)
@@ -132,27 +140,12 @@ impl TensorComputePlugin {
 
 /// What the renderer's adapter is, if the app renders.
 fn adapter_facts(world: &World) -> Option<AdapterFacts> {
-    let device = world.get_resource::<RenderDevice>()?;
-    let info = world.get_resource::<RenderAdapterInfo>()?;
-    let features = device.features();
-    let subgroups = features.contains(wgpu::Features::SUBGROUP);
-    Some(AdapterFacts {
-        name: info.name.clone(),
-        driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
-        api: info.backend.to_string(),
-        kind: format!("{:?}", info.device_type),
-        software: info.device_type == wgpu::DeviceType::Cpu,
-        features,
-        limits: device.limits(),
-        subgroup_size: subgroups.then_some((info.subgroup_min_size, info.subgroup_max_size)),
-    })
+    Some(AdapterFacts::new(world.get_resource()?, world.get_resource()?))
 }
 
-/// Lets the device run the callbacks of finished readbacks, so that they are delivered this frame; never waits.
-fn poll_device(device: Option<Res<RenderDevice>>, diagnostics: Res<TensorDiagnostics>) {
-    if let Some(device) = device
-        && diagnostics.figures().readbacks_now > 0
-    {
+/// Lets the device run the callbacks of finished copies to the host, so that they are delivered this frame, and notice that it is gone; never waits.
+fn poll_device(device: Option<Res<RenderDevice>>) {
+    if let Some(device) = device {
         // Fails only on a lost device, which Bevy reports itself.
         let _ = device.poll(wgpu::PollType::Poll);
     }

@@ -1,6 +1,7 @@
 //! Where tensor work runs, and why.
 
 use bevy::prelude::*;
+use bevy::render::renderer::{RenderAdapterInfo, RenderDevice};
 
 /// What carries out plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Reflect)]
@@ -60,6 +61,24 @@ pub struct AdapterFacts {
     pub subgroup_size: Option<(u32, u32)>,
 }
 
+impl AdapterFacts {
+    /// What the renderer works with.
+    pub(crate) fn new(device: &RenderDevice, info: &RenderAdapterInfo) -> Self {
+        let features = device.features();
+        let subgroups = features.contains(wgpu::Features::SUBGROUP);
+        Self {
+            name: info.name.clone(),
+            driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
+            api: info.backend.to_string(),
+            kind: format!("{:?}", info.device_type),
+            software: info.device_type == wgpu::DeviceType::Cpu,
+            features,
+            limits: device.limits(),
+            subgroup_size: subgroups.then_some((info.subgroup_min_size, info.subgroup_max_size)),
+        }
+    }
+}
+
 /// Which backend tensor work uses, why, and on what. Present from [`PreStartup`] on.
 #[derive(Resource, Clone, Debug, PartialEq)]
 pub struct TensorSupport {
@@ -75,6 +94,12 @@ impl TensorSupport {
     /// The backend for a wish: the GPU needs an adapter.
     pub fn available(&self, wish: Backend) -> Backend {
         if self.adapter.is_some() { wish } else { Backend::Cpu }
+    }
+
+    /// The device is gone and will not come back.
+    pub(crate) fn give_up_gpu(&mut self) {
+        let name = self.adapter.take().map_or_else(|| "the device".to_owned(), |adapter| adapter.name);
+        (self.backend, self.reason) = (Backend::Cpu, format!("{name} was lost and the renderer stopped"));
     }
 
     /// Decides from the app's choice and what the renderer has.

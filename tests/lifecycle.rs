@@ -1,16 +1,10 @@
 //! Who owns what, and when it goes: sharing, views, despawning, checked against the device's own counters.
 
 use bevy::prelude::*;
-use bevy::render::renderer::RenderDevice;
 use bevy_tensor_compute::prelude::*;
 use bevy_tensor_compute::{NameError, OpError, ShareError};
 
 use crate::common::{BACKENDS, Rig};
-
-/// Bytes of all buffers the device knows of.
-fn device_bytes(rig: &Rig) -> isize {
-    rig.app.world().resource::<RenderDevice>().wgpu_device().get_internal_counters().hal.buffer_memory.read()
-}
 
 fn model(rig: &mut Rig, name: &'static str) -> Entity {
     rig.app.world_mut().spawn((TensorModel, Name::new(name))).id()
@@ -48,7 +42,7 @@ fn sharing_and_views_add_no_bytes_and_see_each_others_writes() {
     let original = own(&mut rig, first, "weights", megabyte());
     rig.read(original);
     rig.settle();
-    let (bytes, ours) = (device_bytes(&rig), rig.figures().device_bytes);
+    let (bytes, ours) = (rig.device_bytes(), rig.figures().device_bytes);
     assert_eq!(ours, BYTES as u64);
 
     let shared = share(&mut rig, first, "weights", second).unwrap();
@@ -61,7 +55,7 @@ fn sharing_and_views_add_no_bytes_and_see_each_others_writes() {
     rig.settle();
     assert_eq!(rig.figures().device_bytes, ours);
     // The read needed a staging buffer of the same size; apart from plans' own small buffers nothing came.
-    let grown = device_bytes(&rig) - bytes;
+    let grown = rig.device_bytes() - bytes;
     assert!(grown.unsigned_abs() < NOISE, "{grown} bytes more on the device");
 }
 
@@ -72,22 +66,29 @@ fn a_shared_storage_lives_until_its_last_owner_is_gone() {
     let original = own(&mut rig, first, "weights", megabyte());
     rig.record(move |ops| ops.store(4.0, original)).unwrap();
     rig.settle();
-    let full = device_bytes(&rig);
+    let full = rig.device_bytes();
     let shared = share(&mut rig, first, "weights", second).unwrap();
 
     rig.app.world_mut().despawn(first);
     rig.settle();
     assert!(rig.app.world().get_entity(original).is_err(), "despawning a model despawns its tensors");
-    assert!((device_bytes(&rig) - full).unsigned_abs() < NOISE);
+    assert!((rig.device_bytes() - full).unsigned_abs() < NOISE);
     let sum = rig.compute(move |ops| ops.mean(shared, Axes::All, false)).unwrap();
     assert_eq!(sum.item::<f32>().unwrap(), 4.0);
 
     rig.settle();
-    let full = device_bytes(&rig);
+    let (full, total) = (rig.device_bytes(), rig.figures().total_device_bytes);
     rig.app.world_mut().despawn(second);
     rig.settle();
-    assert!((full - device_bytes(&rig) - BYTES as isize).unsigned_abs() < NOISE);
-    assert_eq!(rig.figures().device_bytes, 0);
+    // The buffer waits in the pool for the next tensor.
+    assert_eq!((rig.figures().device_bytes, rig.figures().total_device_bytes), (0, total));
+    assert!(rig.figures().pool_idle_bytes >= BYTES as u64);
+    let staging = rig.figures().staging_bytes;
+    rig.memory(|memory| memory.trim());
+    rig.settle();
+    assert_eq!((rig.figures().pool_idle_bytes, rig.figures().staging_bytes), (0, 0));
+    let freed = full - rig.device_bytes() - BYTES as isize - staging as isize;
+    assert!(freed.unsigned_abs() < NOISE, "{freed}");
 }
 
 #[test]

@@ -124,3 +124,63 @@ fn one_frame_of_work_is_one_pass_and_one_submission() {
     assert_eq!((after.passes - before.passes, after.submits - before.submits), (1, 1));
     assert_eq!(after.dispatches - before.dispatches, 2);
 }
+
+#[test]
+fn shapes_that_change_every_frame_settle_to_no_allocations() {
+    let mut rig = Rig::new(Backend::Gpu);
+    let weights = rig.spawn(Tensor::random_normal([64, 48], 0.0, 0.3, 1, DType::F32).unwrap());
+    // A batch that grows and shrinks: tensors come and go with every frame.
+    let frame = |rig: &mut Rig, rows: usize| {
+        let input = rig.spawn(Tensor::from_slice(&vec![rows as f32; rows * 64], [rows, 64]).unwrap());
+        let output = rig.spawn(Tensor::zeros([rows, 48], DType::F32).unwrap());
+        let receiver = rig
+            .record(move |ops| {
+                let hidden = ops.matmul(input, weights)?;
+                let hidden = ops.softmax(hidden, -1)?;
+                let hidden = ops.layer_norm(hidden, None, None, -1, 1e-5)?;
+                ops.store(hidden, output)?;
+                ops.read(output)
+            })
+            .unwrap();
+        assert_eq!(rig.wait(&receiver).unwrap().shape().elements(), rows * 48);
+        rig.app.world_mut().despawn(input);
+        rig.app.world_mut().despawn(output);
+    };
+    let sizes: Vec<usize> = (1..=40).chain((1..40).rev()).map(|i| 1 + i * 7 % 41).collect();
+    for &rows in &sizes {
+        frame(&mut rig, rows);
+    }
+    let before = rig.figures();
+    for _ in 0..3 {
+        for &rows in &sizes {
+            frame(&mut rig, rows);
+        }
+    }
+    let after = rig.figures();
+    assert_eq!(after.buffers_allocated, before.buffers_allocated);
+    assert!(after.buffers_reused >= before.buffers_reused + 6 * sizes.len() as u64);
+    assert!(after.total_device_bytes <= before.total_device_bytes);
+    assert_eq!(rig.faults(), []);
+}
+
+#[test]
+fn idle_buffers_are_given_back_after_a_while_and_beyond_the_cap() {
+    let settings = MemorySettings { pool_frames: 20, pool_bytes: 3 << 20, idle_staging_bytes: 0, ..default() };
+    let mut rig = Rig::with_memory(settings);
+    let tensors: Vec<Entity> =
+        (0..6).map(|i| rig.spawn(Tensor::full([1 << 18], f64::from(i), DType::F32).unwrap())).collect();
+    for &tensor in &tensors {
+        rig.record(move |ops| ops.store(1.0, tensor)).unwrap();
+    }
+    rig.settle();
+    assert_eq!(rig.figures().device_bytes, 6 << 20);
+    for tensor in tensors {
+        rig.app.world_mut().despawn(tensor);
+    }
+    assert_eq!((rig.figures().device_bytes, rig.figures().pool_idle_bytes), (0, 3 << 20));
+    for _ in 0..25 {
+        rig.app.update();
+    }
+    assert_eq!(rig.figures().pool_idle_bytes, 0);
+    assert_eq!(rig.figures().total_device_bytes, rig.figures().plan_bytes);
+}

@@ -2,12 +2,18 @@
 
 mod common;
 
+mod big_tensors;
+mod budget;
+mod device_loss;
 mod fusion;
 mod lifecycle;
 mod op_errors;
 mod op_invariants;
 mod parity;
+mod persistence;
 mod quantisation;
 mod readback;
+mod residency;
+mod soak;
 mod steady_state;
 mod wgsl;

@@ -10,9 +10,8 @@ use super::{CpuPool, read_words, run_plan};
 use crate::diagnostics::{Count, TensorDiagnostics};
 use crate::error::{ReadError, RunError};
 use crate::fault::TensorFault;
-use crate::plan::{Batch, Plan, PlanCache, PlanLimits};
+use crate::plan::{Batch, Plan, PlanCache, PlanLimits, effects};
 use crate::readback::ReadRequest;
-use crate::record::Part;
 use crate::support::Backend;
 use crate::tensor::{Initial, Storage};
 
@@ -22,7 +21,7 @@ const LIMITS: PlanLimits = PlanLimits { buffers: 64, alignment: 16, fuse: true }
 /// The main world's end of the CPU backend.
 #[derive(Resource)]
 pub(crate) struct CpuExecutor {
-    sender: async_channel::Sender<Vec<Part>>,
+    sender: async_channel::Sender<Batch>,
 }
 
 /// What the worker keeps between batches.
@@ -36,7 +35,7 @@ struct Worker {
 
 impl CpuExecutor {
     pub(crate) fn new(fuse: bool, diagnostics: TensorDiagnostics, faults: Sender<TensorFault>) -> Self {
-        let (sender, receiver) = async_channel::unbounded::<Vec<Part>>();
+        let (sender, receiver) = async_channel::unbounded::<Batch>();
         let pool = Arc::new(CpuPool::default().with_counters(diagnostics.counters().clone()));
         let mut worker = Worker {
             plans: PlanCache::new(PlanLimits { fuse, ..LIMITS }),
@@ -47,8 +46,8 @@ impl CpuExecutor {
         };
         // A thread of its own, which ends when the app drops its end of the channel; the pool's threads help it.
         let work = move || {
-            while let Ok(parts) = receiver.recv_blocking() {
-                worker.run(Batch::new(parts));
+            while let Ok(batch) = receiver.recv_blocking() {
+                worker.run(batch);
             }
         };
         if let Err(error) = std::thread::Builder::new().name("tensor cpu".to_owned()).spawn(work) {
@@ -58,14 +57,21 @@ impl CpuExecutor {
     }
 
     /// Queues a frame's work. The queue is unbounded: nothing recorded is lost.
-    pub(crate) fn send(&self, parts: Vec<Part>) {
+    pub(crate) fn send(&self, batch: Batch) {
         // Fails only when the worker is gone; the requests inside then answer themselves.
-        let _ = self.sender.try_send(parts);
+        let _ = self.sender.try_send(batch);
     }
 }
 
 impl Worker {
     fn run(&mut self, mut batch: Batch) {
+        if let Err(error) = self.make_good(&batch) {
+            for request in batch.requests {
+                request.fail(ReadError::Failed(error.clone()));
+            }
+            let _ = self.faults.send(TensorFault::Run(error));
+            return;
+        }
         for storage in &batch.slots {
             self.make_resident(storage);
         }
@@ -118,6 +124,24 @@ impl Worker {
                 request.answer(&words);
             }
         }
+    }
+
+    /// Storages that a lost device took the content of begin anew if the batch writes all of them; else it cannot run.
+    fn make_good(&mut self, batch: &Batch) -> Result<(), RunError> {
+        if !batch.slots.iter().any(|storage| storage.is_lost()) {
+            return Ok(());
+        }
+        let (_, plan) = self.plans.plan(batch);
+        let elements: Vec<usize> = batch.slots.iter().map(|storage| storage.elements()).collect();
+        for (storage, effect) in batch.slots.iter().zip(effects(&plan, &elements)) {
+            if storage.is_lost() {
+                if !effect.replaces {
+                    return Err(RunError::Lost { tensor: storage.label() });
+                }
+                storage.begin_anew();
+            }
+        }
+        Ok(())
     }
 
     /// Gives a storage its words.

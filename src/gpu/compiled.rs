@@ -9,7 +9,7 @@ use super::pipelines::{Pipeline, Pipelines};
 use crate::diagnostics::Count;
 use crate::error::RunError;
 use crate::kernel::{Caps, Launch, lower};
-use crate::plan::{Plan, Source};
+use crate::plan::{Effect, Plan, Source, effects};
 
 /// Bind-group sets kept per plan: models of one structure that take turns.
 const INSTANCES: usize = 8;
@@ -26,14 +26,22 @@ pub(crate) struct Compiled {
     stride: usize,
     /// All parameter blocks as last written.
     params: Vec<u32>,
-    params_buffer: Option<Arc<DeviceBuffer>>,
     params_written: bool,
-    constants: Vec<Arc<DeviceBuffer>>,
-    /// One counter per launch that can fault, each at a block of its own.
-    pub faults: Option<Arc<DeviceBuffer>>,
+    /// The plan's own buffers, once it has any.
+    own: Option<OwnBuffers>,
     /// Launches that can fault.
     pub faulting: Vec<usize>,
     instances: Vec<Instance>,
+    /// What the plan does to each storage.
+    pub effects: Vec<Effect>,
+}
+
+/// Buffers that a plan keeps for itself.
+struct OwnBuffers {
+    params: Option<Arc<DeviceBuffer>>,
+    constants: Vec<Arc<DeviceBuffer>>,
+    /// One counter per launch that can fault, each at a block of its own.
+    faults: Option<Arc<DeviceBuffer>>,
 }
 
 struct Instance {
@@ -43,7 +51,7 @@ struct Instance {
 }
 
 impl Compiled {
-    pub(crate) fn new(plan: Arc<Plan>, gpu: &Gpu, caps: &Caps) -> Result<Self, RunError> {
+    pub(crate) fn new(plan: Arc<Plan>, elements: &[usize], gpu: &Gpu, caps: &Caps) -> Result<Self, RunError> {
         let (steps, launches): (Vec<usize>, Vec<Launch>) =
             plan.steps.iter().enumerate().filter_map(|(i, step)| Some((i, lower(step, caps)?))).unzip();
         for region in &plan.regions {
@@ -59,19 +67,8 @@ impl Compiled {
         for (block, launch) in params.chunks_mut(stride.max(1)).zip(&launches) {
             block[..launch.params.len()].copy_from_slice(&launch.params);
         }
-        let params_buffer = if params.is_empty() { None } else { Some(gpu.allocate(Purpose::Plan, params.len())?) };
-        let mut constants = Vec::with_capacity(plan.constants.len());
-        for words in &plan.constants {
-            let buffer = gpu.allocate(Purpose::Plan, words.len())?;
-            gpu.write(&buffer.buffer, 0, words);
-            constants.push(buffer);
-        }
-        let faulting: Vec<usize> = (0..launches.len()).filter(|&i| launches[i].counts_faults).collect();
-        let faults = if faulting.is_empty() {
-            None
-        } else {
-            Some(gpu.allocate(Purpose::Plan, fault_stride(gpu) * faulting.len())?)
-        };
+        let faulting = (0..launches.len()).filter(|&i| launches[i].counts_faults).collect();
+        let effects = effects(&plan, elements);
         Ok(Self {
             plan,
             launches,
@@ -79,13 +76,52 @@ impl Compiled {
             steps,
             stride,
             params,
-            params_buffer,
             params_written: false,
-            constants,
-            faults,
+            own: None,
             faulting,
             instances: Vec::new(),
+            effects,
         })
+    }
+
+    /// Bytes of the device that the plan's own buffers will take, once [`Compiled::allocate`] makes them.
+    pub(crate) fn missing_bytes(&self, gpu: &Gpu) -> u64 {
+        match self.own {
+            Some(_) => 0,
+            None => self.own_words(gpu).filter(|&words| words > 0).map(|words| gpu.bytes(Purpose::Plan, words)).sum(),
+        }
+    }
+
+    /// Words of the parameters, of the fault counters, and of each constant.
+    fn own_words(&self, gpu: &Gpu) -> impl Iterator<Item = usize> {
+        let constants = self.plan.constants.iter().map(|words| words.len().max(1));
+        [self.params.len(), fault_stride(gpu) * self.faulting.len()].into_iter().chain(constants)
+    }
+
+    /// Makes the plan's own buffers, unless it has them.
+    pub(crate) fn allocate(&mut self, gpu: &Gpu) -> Result<(), RunError> {
+        if self.own.is_some() {
+            return Ok(());
+        }
+        let some = |words: usize| match words {
+            0 => Ok(None),
+            _ => gpu.allocate(Purpose::Plan, words).map(Some),
+        };
+        let params = some(self.params.len())?;
+        let faults = some(fault_stride(gpu) * self.faulting.len())?;
+        let mut constants = Vec::with_capacity(self.plan.constants.len());
+        for words in &self.plan.constants {
+            let buffer = gpu.allocate(Purpose::Plan, words.len())?;
+            gpu.write(&buffer.buffer, 0, words);
+            constants.push(buffer);
+        }
+        self.own = Some(OwnBuffers { params, constants, faults });
+        Ok(())
+    }
+
+    /// The counters of launches that can fault.
+    pub(crate) fn faults(&self) -> Option<&Arc<DeviceBuffer>> {
+        self.own.as_ref()?.faults.as_ref()
     }
 
     /// Whether every launch has its pipeline by now, or the error of one that never will.
@@ -107,7 +143,7 @@ impl Compiled {
                 changed |= core::mem::replace(place, scalars[scalar as usize]) != scalars[scalar as usize];
             }
         }
-        if changed && let Some(buffer) = &self.params_buffer {
+        if changed && let Some(buffer) = self.own.as_ref().and_then(|own| own.params.as_ref()) {
             gpu.write(&buffer.buffer, 0, &self.params);
             self.params_written = true;
         }
@@ -151,15 +187,17 @@ impl Compiled {
         let launch = &self.launches[at];
         let missing = || RunError::Device(format!("kernel {} has nothing to bind", launch.name));
         let layout = &self.pipelines.get(at).ok_or_else(missing)?.layout;
-        let whole = |buffer: &'_ Arc<DeviceBuffer>| (buffer.buffer.clone(), 0, None);
+        let own = self.own.as_ref().ok_or_else(missing)?;
+        // What was asked for, not what the buffer has room for: kernels may ask for the length.
+        let whole = |buffer: &'_ Arc<DeviceBuffer>| (buffer.buffer.clone(), 0, core::num::NonZeroU64::new(buffer.size));
         let mut bindings: Vec<(wgpu::Buffer, u64, Option<core::num::NonZeroU64>)> = Vec::new();
-        let params = self.params_buffer.as_ref().ok_or_else(missing)?;
+        let params = own.params.as_ref().ok_or_else(missing)?;
         let params_bytes = core::num::NonZeroU64::new(launch.params.len() as u64 * 4);
         bindings.push((params.buffer.clone(), (at * self.stride) as u64 * 4, params_bytes));
         for binding in &launch.bindings {
             bindings.push(match binding.source {
                 Source::Slot(slot) => whole(&slots[slot as usize]),
-                Source::Constant(constant) => whole(&self.constants[constant as usize]),
+                Source::Constant(constant) => whole(&own.constants[constant as usize]),
                 Source::Scratch(value) => {
                     let region = self.plan.regions[value as usize];
                     // Whole 16-byte groups, as for buffers; regions start and end on larger multiples.
@@ -172,7 +210,7 @@ impl Compiled {
         }
         if launch.counts_faults {
             let index = self.faulting.iter().position(|&i| i == at).unwrap_or(0);
-            let buffer = self.faults.as_ref().ok_or_else(missing)?;
+            let buffer = own.faults.as_ref().ok_or_else(missing)?;
             let offset = (index * fault_stride(gpu)) as u64 * 4;
             bindings.push((buffer.buffer.clone(), offset, core::num::NonZeroU64::new(4)));
         }

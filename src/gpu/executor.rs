@@ -1,6 +1,7 @@
-//! Runs batches on the device, in order, each in one pass and one submission. Never waits: a batch whose pipelines are still compiling
-//! stays in the queue, and so do those behind it.
+//! Runs work on the device, in order, each batch in one pass and one submission. Never waits: work whose pipelines are still compiling, or for which
+//! room is still being made, stays in the queue, and so does all behind it.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -12,16 +13,19 @@ use crossbeam_channel::Sender;
 use super::buffers::{DeviceBuffer, ErrorScope, Gpu, Purpose};
 use super::compiled::{Compiled, fault_stride};
 use super::pipelines::Pipelines;
-use super::staging::Staging;
+use super::readbacks::{Flight, Readbacks, watch_faults};
+use super::residency::{Copy, Residents};
 use crate::diagnostics::{Count, TensorDiagnostics};
 use crate::error::{ReadError, RunError};
+use crate::extract::Extracted;
 use crate::fault::TensorFault;
 use crate::kernel::Caps;
-use crate::plan::{Batch, Operand, Plan, PlanCache, PlanLimits, Source};
+use crate::memory::{Gauge, HostCopies, MemoryNews, MemoryRequest, MemorySettings, SyncDirection};
+use crate::plan::{Batch, Effect, Operand, Plan, PlanCache, PlanLimits, Source};
 use crate::readback::ReadRequest;
 use crate::record::Part;
 use crate::support::Backend;
-use crate::tensor::{Initial, Layout, Storage};
+use crate::tensor::{Generator, Layout, Storage};
 
 /// Everything the GPU backend keeps; made anew for every device.
 #[derive(Resource)]
@@ -33,25 +37,45 @@ pub(crate) struct GpuExecutor {
     compiled: HashMap<u64, Compiled>,
     pipelines: Pipelines,
     scratch: Option<Arc<DeviceBuffer>>,
-    staging: Staging,
-    waiting: VecDeque<Batch>,
+    residents: Residents,
+    waiting: VecDeque<Work>,
+    readbacks: Readbacks,
+    gauge: Gauge,
     diagnostics: TensorDiagnostics,
-    faults: Sender<TensorFault>,
+    outlets: Outlets,
+}
+
+/// Where the executor reports to.
+#[derive(Clone)]
+pub(crate) struct Outlets {
+    pub faults: Sender<TensorFault>,
+    pub news: Sender<MemoryNews>,
 }
 
 /// Settings of the GPU backend that come from the plugin.
 #[derive(Resource, Clone, Copy)]
 pub(crate) struct GpuSettings {
     pub synchronous_pipelines: bool,
-    pub idle_staging_bytes: u64,
     pub fuse: bool,
+    pub cpu_fallback: Option<Duration>,
 }
 
-/// A readback on its way.
-struct Flight {
-    staging: Arc<DeviceBuffer>,
-    request: ReadRequest,
-    words: usize,
+/// What is done in order.
+#[derive(Debug)]
+pub(crate) enum Work {
+    Batch(Batch),
+    /// Makes the content of a storage that the batch behind it needs.
+    Fill(Arc<Storage>, Batch),
+    Request(MemoryRequest),
+}
+
+/// What became of a piece of work.
+enum Outcome {
+    Done,
+    /// It has to be tried again with a later frame.
+    Wait(Work),
+    /// It has to be tried again after these.
+    After(Vec<Work>, Work),
 }
 
 impl GpuExecutor {
@@ -60,7 +84,7 @@ impl GpuExecutor {
         caps: Caps,
         settings: GpuSettings,
         diagnostics: TensorDiagnostics,
-        faults: Sender<TensorFault>,
+        outlets: Outlets,
     ) -> Self {
         let limits = PlanLimits {
             buffers: gpu.limits.max_storage_buffers_per_shader_stage.clamp(4, 16) as usize,
@@ -69,78 +93,146 @@ impl GpuExecutor {
         };
         Self {
             pipelines: Pipelines::new(gpu.clone(), settings.synchronous_pipelines),
-            staging: Staging::new(settings.idle_staging_bytes),
             plans: PlanCache::new(limits),
             compiled: HashMap::default(),
             scratch: None,
+            residents: Residents::default(),
             waiting: VecDeque::new(),
+            readbacks: Readbacks::default(),
+            gauge: Gauge::default(),
             gpu,
             caps,
             diagnostics,
-            faults,
+            outlets,
         }
     }
 
-    /// Takes a frame's recordings and runs all that can run.
-    pub(crate) fn run(&mut self, parts: Vec<Part>) {
+    /// Goes on where the executor of a lost device had to stop: work that had not begun is done here, tensors come back with their next use, and
+    /// those of which nothing is left are reported.
+    pub(crate) fn take_over(&mut self, old: &mut Self) {
+        let lost = old.lose_device();
+        if !lost.is_empty() {
+            // The main world may have ended.
+            let _ = self.outlets.news.send(MemoryNews::Lost(lost));
+        }
+        // What was to be made is made again when it is asked for.
+        self.waiting.extend(old.waiting.drain(..).filter(|work| !matches!(work, Work::Fill(..))));
+    }
+
+    /// Gives everything up: the storages that were lost with the device, and the batches that have not been run.
+    pub(crate) fn surrender(&mut self) -> (Vec<u64>, Vec<Batch>) {
+        let batches = self.waiting.drain(..).filter_map(|work| match work {
+            Work::Batch(batch) => Some(batch),
+            _ => None,
+        });
+        let batches = batches.collect();
+        (self.lose_device(), batches)
+    }
+
+    /// Answers what the device will not answer any more, and says which storages went with it.
+    fn lose_device(&mut self) -> Vec<u64> {
+        self.readbacks.fail(&self.gpu);
+        core::mem::take(&mut self.residents)
+            .into_storages(&self.gpu)
+            .filter_map(|storage| storage.lose_device().then(|| storage.id()))
+            .collect()
+    }
+
+    /// Takes a frame's recordings and requests and does all that can be done.
+    pub(crate) fn run(&mut self, frame: Extracted) {
         let start = Instant::now();
         // Around everything, the uploads and layouts that no narrower scope watches included.
         let scope = ErrorScope::new(&self.gpu.device);
-        self.accept(Batch::new(parts));
+        self.gpu.begin_frame(frame.settings);
+        self.residents.now = frame.now;
+        self.residents.land(&self.gpu);
+        self.readbacks.collect();
         self.pipelines.collect();
-        self.staging.collect();
-        while let Some(batch) = self.waiting.pop_front() {
-            match self.prepare(&batch) {
-                Ok(Some(id)) => self.execute(id, batch),
-                Ok(None) => {
-                    self.waiting.push_front(batch);
+        self.accept(frame.parts);
+        self.waiting.extend(frame.requests.into_iter().map(Work::Request));
+        while let Some(work) = self.waiting.pop_front() {
+            match self.proceed(work) {
+                Outcome::Done => {}
+                Outcome::Wait(work) => {
+                    self.waiting.push_front(work);
                     break;
                 }
-                Err(error) => self.fail(batch, error),
+                Outcome::After(first, work) => {
+                    self.waiting.push_front(work);
+                    first.into_iter().rev().for_each(|work| self.waiting.push_front(work));
+                }
             }
         }
+        self.keep_house(&frame.settings);
         if let Some(error) = scope.pop() {
-            // The main world may have ended.
-            let _ = self.faults.send(TensorFault::Run(RunError::Device(error.to_string())));
+            self.report(RunError::Device(error.to_string()));
         }
-        self.gpu.counters.batches_waiting_now.put(self.waiting.len() as u64);
+        let batches = self.waiting.iter().filter(|work| !matches!(work, Work::Request(_)));
+        self.gpu.counters.batches_waiting_now.put(batches.count() as u64);
         self.gpu.counters.encode_nanos.add(start.elapsed().as_nanos() as u64);
     }
 
-    /// Queues a batch behind what makes its new storages.
-    fn accept(&mut self, batch: Batch) {
-        if batch.is_empty() {
-            return;
-        }
-        for storage in batch.slots.clone() {
-            if let Err(error) = self.make_resident(&storage) {
-                self.fail(batch, error);
-                return;
+    /// Queues a frame's recordings: as one batch, or one by one where a budget has no room for all of them at once.
+    fn accept(&mut self, parts: Vec<Part>) {
+        let together = match self.gpu.settings().budget {
+            Some(budget) if parts.len() > 1 => {
+                let mut slots: Vec<&Arc<Storage>> = parts.iter().flat_map(|part| &part.slots).collect();
+                slots.sort_unstable_by_key(|storage| storage.id());
+                slots.dedup_by_key(|storage| storage.id());
+                slots.iter().map(|storage| self.gpu.bytes(Purpose::Tensor, storage.words())).sum::<u64>() <= budget
             }
-        }
-        self.waiting.push_back(batch);
+            _ => true,
+        };
+        let batches = match together {
+            true => vec![Batch::new(parts)],
+            false => parts.into_iter().map(|part| Batch::new([part])).collect(),
+        };
+        self.waiting.extend(batches.into_iter().filter(|batch| !batch.is_empty()).map(Work::Batch));
     }
 
-    /// Gives a storage its buffer and content. What it starts as is kept until that has worked, so a failure loses nothing.
-    fn make_resident(&mut self, storage: &Arc<Storage>) -> Result<(), RunError> {
-        if storage.device().is_some() {
-            return Ok(());
+    /// Does one piece of work, as far as it can be done now.
+    fn proceed(&mut self, work: Work) -> Outcome {
+        match work {
+            Work::Request(request) => self.serve(request),
+            // It has left again: whoever needs it brings it back.
+            Work::Fill(storage, _) if storage.device(self.gpu.generation).is_none() => Outcome::Done,
+            Work::Fill(storage, batch) => match self.prepare(&batch, &self.needed_next(&storage)) {
+                Ok(Some(id)) => match self.submit(id, &mut { batch }, true) {
+                    Ok(_) => Outcome::Done,
+                    Err(error) => self.fail_fill(&storage, error),
+                },
+                Ok(None) => Outcome::Wait(Work::Fill(storage, batch)),
+                Err(error) => self.fail_fill(&storage, error),
+            },
+            Work::Batch(batch) => match self.prepare(&batch, &batch.slots).and_then(|id| match id {
+                Some(id) => Ok(Some((id, self.bring_in(&batch.slots, id)?))),
+                None => Ok(None),
+            }) {
+                Ok(Some((id, fills))) if fills.is_empty() => {
+                    self.execute(id, batch);
+                    Outcome::Done
+                }
+                Ok(Some((_, fills))) => Outcome::After(fills, Work::Batch(batch)),
+                Ok(None) => Outcome::Wait(Work::Batch(batch)),
+                Err(error) => {
+                    self.fail(batch, error);
+                    Outcome::Done
+                }
+            },
         }
-        let buffer = self.gpu.allocate(Purpose::Tensor, storage.words())?;
-        match storage.take_initial() {
-            Some(Initial::Data(words)) => self.gpu.write(&buffer.buffer, 0, &words),
-            Some(Initial::Generated(generator)) if storage.elements() > 0 => {
-                self.waiting.push_back(Batch::new([generator.recording(storage)]));
-            }
-            // Buffers start zeroed.
-            _ => {}
-        }
-        storage.set_device(buffer);
-        Ok(())
     }
 
-    /// The number of a batch's plan once all its pipelines are there; `None` while some compile.
-    fn prepare(&mut self, batch: &Batch) -> Result<Option<u64>, RunError> {
+    /// The storages that a fill is made for, which must not make room for it: they would only come back and send this one away.
+    fn needed_next(&self, storage: &Arc<Storage>) -> Vec<Arc<Storage>> {
+        let next = self.waiting.iter().find_map(|work| match work {
+            Work::Batch(batch) => Some(batch.slots.clone()),
+            _ => None,
+        });
+        next.filter(|slots| slots.iter().any(|slot| slot.id() == storage.id())).unwrap_or_else(|| vec![storage.clone()])
+    }
+
+    /// The number of a batch's plan once all its pipelines are there and there is room for `slots` beside it; `None` until then.
+    fn prepare(&mut self, batch: &Batch, slots: &[Arc<Storage>]) -> Result<Option<u64>, RunError> {
         let (built, hits) = (self.plans.built, self.plans.hits);
         let (id, plan) = self.plans.plan(batch);
         self.gpu.counters.plans_built.add(self.plans.built - built);
@@ -149,33 +241,136 @@ impl GpuExecutor {
             for dropped in self.plans.take_dropped() {
                 self.compiled.remove(&dropped);
             }
-            let compiled = Compiled::new(plan, &self.gpu, &self.caps)?;
+            let elements: Vec<usize> = batch.slots.iter().map(|storage| storage.elements()).collect();
+            let compiled = Compiled::new(plan, &elements, &self.gpu, &self.caps)?;
             for launch in &compiled.launches {
                 self.pipelines.request(launch);
             }
             self.compiled.insert(id, compiled);
         }
-        match self.compiled.get_mut(&id) {
-            Some(compiled) => Ok(compiled.is_ready(&self.pipelines)?.then_some(id)),
-            None => Ok(None),
+        let Some(compiled) = self.compiled.get_mut(&id) else { return Ok(None) };
+        if !compiled.is_ready(&self.pipelines)? {
+            return Ok(None);
+        }
+        Ok(self.admit(slots, Some(id))?.then_some(id))
+    }
+
+    /// Whether there is room for storages, and for a plan's own buffers and scratch memory.
+    fn admit(&mut self, slots: &[Arc<Storage>], id: Option<u64>) -> Result<bool, RunError> {
+        if self.gpu.settings().budget.is_none() {
+            return Ok(true);
+        }
+        let compiled = id.and_then(|id| self.compiled.get(&id));
+        let own = compiled.map_or(0, |compiled| compiled.missing_bytes(&self.gpu));
+        let scratch = match compiled.map_or(0, |compiled| compiled.plan.scratch_words) {
+            0 => 0,
+            words => self.gpu.bytes(Purpose::Scratch, words),
+        };
+        // Scratch memory fits the plan where every byte counts; what another plan needed goes to the pool.
+        self.scratch = self.scratch.take().filter(|buffer| buffer.bytes == scratch);
+        let extra = own + if self.scratch.is_some() { 0 } else { scratch };
+        match self.residents.admit(&self.gpu, slots, extra) {
+            // Buffers of plans that are not in use are the last that can go.
+            Err(RunError::Budget { .. }) if self.compiled.keys().any(|&other| Some(other) != id) => {
+                self.compiled.retain(|&other, _| Some(other) == id);
+                self.residents.admit(&self.gpu, slots, extra)
+            }
+            result => result,
         }
     }
 
-    /// Runs a batch whose pipelines are ready.
-    fn execute(&mut self, id: u64, mut batch: Batch) {
-        let result = self.submit(id, &mut batch);
+    /// Gives storages their contents, and says what has to run first for that.
+    fn bring_in(&mut self, slots: &[Arc<Storage>], id: u64) -> Result<Vec<Work>, RunError> {
+        let effects: &[Effect] = self.compiled.get(&id).map_or(&[], |compiled| &compiled.effects);
+        let make = self.residents.bring_in(&self.gpu, slots, effects)?;
+        Ok(fills(make))
+    }
+
+    /// Carries out a request about memory. What goes wrong is reported.
+    fn serve(&mut self, request: MemoryRequest) -> Outcome {
+        let result = match &request {
+            MemoryRequest::Synchronize(storage, direction) => match self.synchronize(storage, *direction) {
+                Ok(Some(fills)) if !fills.is_empty() => return Outcome::After(fills, Work::Request(request)),
+                result => result.map(|fills| fills.is_some()),
+            },
+            MemoryRequest::Evict(storage) => self.residents.evict(&self.gpu, storage),
+            MemoryRequest::Optimize => self.residents.optimize(&self.gpu, true).map(|()| true),
+            MemoryRequest::Trim => {
+                self.scratch = None;
+                self.gpu.trim_all();
+                Ok(true)
+            }
+        };
         match result {
-            Ok(flights) => flights.into_iter().for_each(|flight| self.fly(flight)),
+            Ok(true) => return Outcome::Done,
+            Ok(false) => return Outcome::Wait(Work::Request(request)),
+            Err(error) => self.report(error),
+        }
+        Outcome::Done
+    }
+
+    /// Brings a storage where it is not: what has to run first for that, or `None` while there is no room.
+    fn synchronize(&mut self, storage: &Arc<Storage>, direction: SyncDirection) -> Result<Option<Vec<Work>>, RunError> {
+        if storage.decided_home() == Some(Backend::Cpu) {
+            return Ok(Some(Vec::new()));
+        }
+        let resident = storage.device(self.gpu.generation).is_some();
+        if direction != SyncDirection::ToHost && !resident {
+            storage.home(Backend::Gpu);
+            let slots = core::slice::from_ref(storage);
+            if !self.admit(slots, None)? {
+                return Ok(None);
+            }
+            let fills = fills(self.residents.bring_in(&self.gpu, slots, &[])?);
+            if !fills.is_empty() {
+                return Ok(Some(fills));
+            }
+        }
+        // What came from the host just now may have lost its copy there, as the settings ask; that one was never stale.
+        if direction != SyncDirection::ToDevice && resident && storage.source().is_none() {
+            let started = self.residents.copy_to_host(&self.gpu, vec![(storage.clone(), Copy::Keep)])?;
+            return Ok(started.then(Vec::new));
+        }
+        Ok(Some(Vec::new()))
+    }
+
+    /// After the frame's work: the policy, a budget that was lowered, and word of pressure.
+    fn keep_house(&mut self, settings: &MemorySettings) {
+        let result =
+            self.residents.optimize(&self.gpu, false).and_then(|()| match self.residents.admit(&self.gpu, &[], 0) {
+                // Everything that may go has gone.
+                Err(RunError::Budget { .. }) => Ok(true),
+                result => result,
+            });
+        if let Err(error) = result {
+            self.report(error);
+        }
+        let figures = self.diagnostics.figures();
+        let used = figures.device_bytes + figures.scratch_bytes + figures.plan_bytes;
+        if let Some(pressure) = self.gauge.update(used, settings.budget, settings.pressure) {
+            // The main world may have ended.
+            let _ = self.outlets.news.send(MemoryNews::Pressure(pressure));
+        }
+    }
+
+    /// Runs a batch whose pipelines and storages are ready.
+    fn execute(&mut self, id: u64, mut batch: Batch) {
+        let result = self.submit(id, &mut batch, false);
+        match result {
+            Ok(flights) => flights.into_iter().for_each(|flight| self.readbacks.fly(&self.gpu, flight)),
             Err(error) => self.fail(batch, error),
         }
     }
 
-    fn submit(&mut self, id: u64, batch: &mut Batch) -> Result<Vec<Flight>, RunError> {
+    /// Encodes and submits a batch. A fill only makes what is known of its storage true.
+    fn submit(&mut self, id: u64, batch: &mut Batch, fill: bool) -> Result<Vec<Flight>, RunError> {
+        self.residents.touch(&batch.slots);
         let Some(compiled) = self.compiled.get_mut(&id) else { return Ok(Vec::new()) };
+        compiled.allocate(&self.gpu)?;
         let plan = compiled.plan.clone();
         self.diagnostics.set_last_plan(Backend::Gpu, &plan);
-        let scratch_words = self.scratch.as_ref().map_or(0, |buffer| buffer.bytes as usize / 4);
-        if plan.scratch_words > scratch_words {
+        let scratch_bytes = self.scratch.as_ref().map_or(0, |buffer| buffer.bytes);
+        if plan.scratch_words as u64 * 4 > scratch_bytes {
             // The old one goes first, so that both need not fit at once.
             self.scratch = None;
             self.scratch = Some(self.gpu.allocate(Purpose::Scratch, plan.scratch_words)?);
@@ -184,8 +379,11 @@ impl GpuExecutor {
         let slots = batch
             .slots
             .iter()
-            .map(|storage| storage.device().ok_or_else(lost))
+            .map(|storage| storage.device(self.gpu.generation).ok_or_else(lost))
             .collect::<Result<Vec<Arc<DeviceBuffer>>, RunError>>()?;
+        if !fill {
+            note_effects(&self.gpu, &compiled.effects, batch);
+        }
         let scope = ErrorScope::new(&self.gpu.device);
         for upload in &plan.uploads {
             if let Some((buffer, offset)) = place(&plan, &upload.to, &slots, self.scratch.as_ref()) {
@@ -197,7 +395,7 @@ impl GpuExecutor {
         compiled.bind(&self.gpu, &slots, scratch)?;
         let label = Some("tensor:batch");
         let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label });
-        if let Some(faults) = &compiled.faults {
+        if let Some(faults) = compiled.faults() {
             encoder.clear_buffer(&faults.buffer, 0, None);
         }
         if !compiled.launches.is_empty() {
@@ -224,7 +422,7 @@ impl GpuExecutor {
             let words = read.from.dtype.words(read.from.layout.elements());
             match place(&plan, &read.from, &slots, self.scratch.as_ref()) {
                 Some((buffer, offset)) if words > 0 => {
-                    let staging = self.staging.take(&self.gpu, words)?;
+                    let staging = self.gpu.allocate(Purpose::Staging, words)?;
                     let bytes = words as u64 * 4;
                     encoder.copy_buffer_to_buffer(&buffer.buffer, offset as u64 * 4, &staging.buffer, 0, bytes);
                     flights.push(Flight { staging, request, words });
@@ -232,11 +430,11 @@ impl GpuExecutor {
                 _ => request.answer(&[]),
             }
         }
-        let faults = match &compiled.faults {
+        let faults = match compiled.faults() {
             Some(faults) => {
-                let words = faults.bytes as usize / 4;
-                let staging = self.staging.take(&self.gpu, words)?;
-                encoder.copy_buffer_to_buffer(&faults.buffer, 0, &staging.buffer, 0, faults.bytes);
+                let words = faults.size as usize / 4;
+                let staging = self.gpu.allocate(Purpose::Staging, words)?;
+                encoder.copy_buffer_to_buffer(&faults.buffer, 0, &staging.buffer, 0, faults.size);
                 Some(staging)
             }
             None => None,
@@ -255,54 +453,9 @@ impl GpuExecutor {
             let stride = fault_stride(&self.gpu);
             let ops: Vec<&'static str> =
                 compiled.faulting.iter().map(|&launch| plan.report.steps[compiled.steps[launch]].op).collect();
-            self.watch_faults(staging, stride, ops);
+            watch_faults(staging, stride, ops, self.outlets.faults.clone());
         }
         Ok(flights)
-    }
-
-    /// Answers a request when its staging buffer can be read.
-    fn fly(&self, Flight { staging, request, words }: Flight) {
-        let counters = self.gpu.counters.clone();
-        counters.readbacks.add(1);
-        counters.readbacks_now.add(1);
-        let back = self.staging.back();
-        let buffer = staging.buffer.clone();
-        buffer.slice(..words as u64 * 4).map_async(wgpu::MapMode::Read, move |result| {
-            counters.readbacks_now.sub(1);
-            match result {
-                Ok(()) => {
-                    let view = staging.buffer.slice(..words as u64 * 4).get_mapped_range();
-                    request.answer(bytemuck::cast_slice(&view));
-                    drop(view);
-                    staging.buffer.unmap();
-                    // The executor may be gone; then the buffer goes too.
-                    let _ = back.send(staging);
-                }
-                Err(_) => request.fail(ReadError::DeviceLost),
-            }
-        });
-    }
-
-    /// Reports positions that kernels found out of range, when the counters have arrived.
-    fn watch_faults(&self, staging: Arc<DeviceBuffer>, stride: usize, ops: Vec<&'static str>) {
-        let (back, faults) = (self.staging.back(), self.faults.clone());
-        let bytes = (stride * ops.len()) as u64 * 4;
-        let buffer = staging.buffer.clone();
-        buffer.slice(..bytes).map_async(wgpu::MapMode::Read, move |result| {
-            if result.is_err() {
-                return;
-            }
-            let view = staging.buffer.slice(..bytes).get_mapped_range();
-            let words: &[u32] = bytemuck::cast_slice(&view);
-            for (op, &count) in ops.into_iter().zip(words.iter().step_by(stride)) {
-                if count > 0 {
-                    let _ = faults.send(TensorFault::Run(RunError::IndexOutOfRange { op, count }));
-                }
-            }
-            drop(view);
-            staging.buffer.unmap();
-            let _ = back.send(staging);
-        });
     }
 
     /// Answers a batch's requests with an error and reports it.
@@ -310,17 +463,60 @@ impl GpuExecutor {
         for request in batch.requests {
             request.fail(ReadError::Failed(error.clone()));
         }
+        self.report(error);
+    }
+
+    /// A storage's content could not be made: the batch that needs it fails with it, and a later one may try again.
+    fn fail_fill(&mut self, storage: &Storage, error: RunError) -> Outcome {
+        storage.abandon();
+        while let Some(work) = self.waiting.pop_front() {
+            match work {
+                Work::Fill(other, _) => other.abandon(),
+                Work::Batch(batch) => {
+                    self.fail(batch, error);
+                    return Outcome::Done;
+                }
+                Work::Request(_) => break,
+            }
+        }
+        self.report(error);
+        Outcome::Done
+    }
+
+    fn report(&self, error: RunError) {
         // The main world may have ended.
-        let _ = self.faults.send(TensorFault::Run(error));
+        let _ = self.outlets.faults.send(TensorFault::Run(error));
     }
 }
 
 impl Drop for GpuExecutor {
     fn drop(&mut self) {
-        for request in self.waiting.drain(..).flat_map(|batch| batch.requests) {
-            request.fail(ReadError::DeviceLost);
+        self.readbacks.fail(&self.gpu);
+        for work in self.waiting.drain(..) {
+            if let Work::Batch(batch) = work {
+                batch.requests.into_iter().for_each(|request| request.fail(ReadError::DeviceLost));
+            }
         }
     }
+}
+
+/// Notes what a batch does to its storages.
+fn note_effects(gpu: &Gpu, effects: &[Effect], batch: &Batch) {
+    let keep = gpu.settings().host_copies == HostCopies::Keep;
+    for (storage, effect) in batch.slots.iter().zip(effects).filter(|(_, effect)| effect.writes) {
+        let words = effect.host.filter(|_| keep).map(|host| batch.host[host as usize].clone());
+        storage.wrote(words.filter(|words| words.len() == storage.words()), &gpu.counters);
+    }
+}
+
+/// The work that makes contents on the device.
+fn fills(make: Vec<(Arc<Storage>, Generator)>) -> Vec<Work> {
+    make.into_iter()
+        .map(|(storage, generator)| {
+            let batch = Batch::new([generator.recording(&storage)]);
+            Work::Fill(storage, batch)
+        })
+        .collect()
 }
 
 /// The buffer of an operand, and the word it starts at.

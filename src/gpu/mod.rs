@@ -4,42 +4,45 @@ mod buffers;
 mod compiled;
 mod executor;
 mod pipelines;
-mod staging;
+mod readbacks;
+mod residency;
 
 use bevy::prelude::*;
-use bevy::render::renderer::{RenderDevice, RenderQueue};
+use bevy::render::renderer::{RenderAdapterInfo, RenderDevice, RenderQueue};
 
 pub(crate) use buffers::{DeviceBuffer, Gpu};
-pub(crate) use executor::{GpuExecutor, GpuSettings};
+pub(crate) use executor::{GpuExecutor, GpuSettings, Outlets};
 
 use crate::diagnostics::TensorDiagnostics;
-use crate::extract::ExtractedParts;
+use crate::extract::Extracted;
 use crate::fault::FaultSender;
 use crate::kernel::Caps;
+use crate::memory::NewsSender;
 use crate::support::AdapterFacts;
 
-/// The adapter behind the device, as kernels are chosen by it.
-#[derive(Resource, Clone)]
-pub(crate) struct GpuFacts(pub AdapterFacts);
-
 /// Makes the executor for a new device: at the start, and again after a device was lost.
+#[expect(clippy::too_many_arguments, reason = "a system's parameters")]
 pub(crate) fn create_executor(
     device: Res<RenderDevice>,
     queue: Res<RenderQueue>,
-    facts: Res<GpuFacts>,
+    adapter: Res<RenderAdapterInfo>,
     settings: Res<GpuSettings>,
+    extracted: Res<Extracted>,
     diagnostics: Res<TensorDiagnostics>,
     faults: Res<FaultSender>,
+    news: Res<NewsSender>,
+    mut old: Option<ResMut<GpuExecutor>>,
     mut commands: Commands,
 ) {
-    let gpu = Gpu {
-        device: device.wgpu_device().clone(),
-        queue: (**queue.0).clone(),
-        limits: device.limits(),
-        counters: diagnostics.counters().clone(),
-    };
-    let caps = caps(&facts.0, &gpu.limits);
-    commands.insert_resource(GpuExecutor::new(gpu, caps, *settings, diagnostics.clone(), faults.0.clone()));
+    let counters = diagnostics.counters().clone();
+    let gpu = Gpu::new(device.wgpu_device().clone(), (**queue.0).clone(), counters, extracted.settings);
+    let caps = caps(&AdapterFacts::new(&device, &adapter), &gpu.limits);
+    let outlets = Outlets { faults: faults.0.clone(), news: news.0.clone() };
+    let mut executor = GpuExecutor::new(gpu, caps, *settings, diagnostics.clone(), outlets);
+    if let Some(old) = &mut old {
+        executor.take_over(old);
+    }
+    commands.insert_resource(executor);
 }
 
 fn caps(facts: &AdapterFacts, limits: &wgpu::Limits) -> Caps {
@@ -55,6 +58,7 @@ fn caps(facts: &AdapterFacts, limits: &wgpu::Limits) -> Caps {
 }
 
 /// Runs what the frame recorded, ahead of all cameras: one queue, so what is submitted first runs first.
-pub(crate) fn run_batches(mut executor: ResMut<GpuExecutor>, mut parts: ResMut<ExtractedParts>) {
-    executor.run(core::mem::take(&mut parts.0));
+pub(crate) fn run_batches(mut executor: ResMut<GpuExecutor>, mut extracted: ResMut<Extracted>) {
+    let frame = extracted.take();
+    executor.run(frame);
 }

@@ -21,6 +21,12 @@ pub fn overview_panel(ui: &mut egui::Ui, support: &TensorSupport, figures: &Tens
             ("scratch", bytes(figures.scratch_bytes)),
             ("staging", bytes(figures.staging_bytes)),
             ("plans", bytes(figures.plan_bytes)),
+            ("idle in the pool", bytes(figures.pool_idle_bytes)),
+            ("device in all / peak", {
+                let (all, peak) = (bytes(figures.total_device_bytes), bytes(figures.peak_device_bytes));
+                format!("{all} / {peak}")
+            }),
+            ("device tensors on the host", bytes(figures.host_copy_bytes)),
         ],
     );
     section(

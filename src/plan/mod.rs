@@ -6,6 +6,7 @@
 
 mod analyse;
 mod cache;
+mod effects;
 mod fuse;
 mod kernels;
 mod lower;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 pub(crate) use cache::{Batch, PlanCache};
+pub(crate) use effects::{Effect, effects};
 pub use report::{PlanReport, StepReport, Unfused, UnfusedReason};
 
 use crate::kernel::{Kernel, MapKernel};

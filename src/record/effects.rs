@@ -9,7 +9,7 @@ use super::{Arg, Axis, TensorCommands, TensorOperand};
 use crate::error::{OpError, OperandInfo};
 use crate::readback::{ReadRequest, TensorReceiver};
 use crate::support::Backend;
-use crate::tensor::{DType, Element, Layout, TensorData, pack, resolve_axis};
+use crate::tensor::{DType, Element, Layout, Tensor, TensorData, pack, resolve_axis};
 
 /// A tensor about to be written.
 struct Target {
@@ -135,6 +135,18 @@ impl TensorCommands<'_, '_> {
         let x = self.any_arg("read", x)?;
         let (request, receiver) = ReadRequest::receiver(self.dtype_of_arg(x), self.shape_of_arg(x));
         self.part(x).read(x.node, request);
+        Ok(receiver)
+    }
+
+    /// Asks for the values of a tensor that no entity shows.
+    #[track_caller]
+    pub(crate) fn read_tensor(&mut self, tensor: &Tensor) -> Result<TensorReceiver, OpError> {
+        let (storage, layout) = (tensor.storage(), tensor.layout().clone());
+        let backend = storage.home(self.support.backend);
+        let (request, receiver) = ReadRequest::receiver(tensor.dtype(), layout.shape.clone());
+        let part = self.begin(backend, "read", Location::caller());
+        let node = part.load(storage, layout);
+        part.read(node, request);
         Ok(receiver)
     }
 

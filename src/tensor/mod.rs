@@ -172,7 +172,7 @@ impl Tensor {
     }
 
     /// Views of quantised tensors must be runs of whole rows.
-    fn view(&self, layout: Layout) -> Result<Self, TensorError> {
+    pub(crate) fn view(&self, layout: Layout) -> Result<Self, TensorError> {
         match self.dtype().block() {
             Some(block) if !layout.is_run_of_blocks(block) => {
                 Err(TensorError::QuantizedView { shape: self.shape().clone(), dtype: self.dtype() })

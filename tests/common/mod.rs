@@ -8,11 +8,11 @@ use bevy::ecs::system::{RunSystemOnce, SystemState};
 use bevy::prelude::*;
 use bevy::render::RenderPlugin;
 use bevy::render::pipelined_rendering::PipelinedRenderingPlugin;
-use bevy::render::renderer::RenderQueue;
+use bevy::render::renderer::{RenderDevice, RenderQueue};
 use bevy::window::ExitCondition;
 use bevy::winit::WinitPlugin;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{OpError, PipelineSettings, ReadError, TensorFigures};
+use bevy_tensor_compute::{OpError, PipelineSettings, ReadError, Residency, TensorFigures};
 
 /// Both backends.
 pub const BACKENDS: [Backend; 2] = [Backend::Gpu, Backend::Cpu];
@@ -32,6 +32,12 @@ impl Rig {
     pub fn new(backend: Backend) -> Self {
         let pipelines = PipelineSettings { synchronous: true, ..default() };
         Self::with(backend, TensorComputePlugin { pipelines, ..default() })
+    }
+
+    /// An app with a GPU and memory settings of its own.
+    pub fn with_memory(memory: MemorySettings) -> Self {
+        let pipelines = PipelineSettings { synchronous: true, ..default() };
+        Self::with(Backend::Gpu, TensorComputePlugin { pipelines, memory, ..default() })
     }
 
     /// An app with plugin settings of its own; the backend is set here.
@@ -85,6 +91,24 @@ impl Rig {
         let mut state = SystemState::<TensorCommands>::new(self.app.world_mut());
         record(&mut state.get_mut(self.app.world_mut()).expect("the plugin is there"));
         state.apply(self.app.world_mut());
+    }
+
+    /// Looks at, or asks for something about, the tensors' memory.
+    pub fn memory<T>(&mut self, ask: impl FnOnce(&mut TensorMemory) -> T) -> T {
+        let mut state = SystemState::<TensorMemory>::new(self.app.world_mut());
+        let answer = ask(&mut state.get_mut(self.app.world_mut()).expect("the plugin is there"));
+        state.apply(self.app.world_mut());
+        answer
+    }
+
+    /// Where a tensor's content is.
+    pub fn residency(&self, tensor: Entity) -> Residency {
+        self.app.world().get::<Tensor>(tensor).expect("a tensor").residency()
+    }
+
+    /// Bytes of all buffers the device knows of, by its own counters.
+    pub fn device_bytes(&self) -> isize {
+        self.app.world().resource::<RenderDevice>().wgpu_device().get_internal_counters().hal.buffer_memory.read()
     }
 
     /// Records a value and steps the app until its content is here.

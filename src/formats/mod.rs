@@ -1,0 +1,9 @@
+//! Tensors in files.
+
+mod files;
+mod safetensors;
+
+pub use self::safetensors::{FormatError, SafetensorsFile, save_safetensors};
+pub use files::{TensorFiles, TensorsLoaded, TensorsSaved};
+
+pub(crate) use files::{FileChannel, deliver_files};

@@ -1,0 +1,207 @@
+//! What could be saved: the largest tensors, those that nobody uses, and those that exist twice.
+
+use core::hash::BuildHasher;
+use core::time::Duration;
+use std::sync::Arc;
+
+use bevy::ecs::system::SystemParam;
+use bevy::platform::collections::{HashMap, HashSet};
+use bevy::platform::hash::FixedHasher;
+use bevy::prelude::*;
+use bevy::tasks::AsyncComputeTaskPool;
+
+use super::{MemoryNews, NewsSender};
+use crate::error::OpError;
+use crate::readback::TensorReceiver;
+use crate::record::TensorCommands;
+use crate::tensor::{Initial, Shape, Tensor, TensorOf};
+
+/// What to look for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdviceSettings {
+    /// How many of the largest tensors to name.
+    pub largest: usize,
+    /// How long a tensor must not have been used to be called idle.
+    pub idle: Duration,
+    /// Bytes below which a tensor is not worth a word.
+    pub min_bytes: u64,
+    /// Whether to compare contents, which copies those that only the device has to the host once.
+    pub contents: bool,
+}
+
+impl Default for AdviceSettings {
+    fn default() -> Self {
+        Self { largest: 5, idle: Duration::from_secs(300), min_bytes: 64 << 10, contents: true }
+    }
+}
+
+/// A tensor that takes memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdvisedTensor {
+    /// The tensor; the first of several on one storage.
+    pub tensor: Entity,
+    /// Its name.
+    pub name: Option<Name>,
+    /// Its model.
+    pub model: Option<Entity>,
+    /// Bytes of its storage.
+    pub bytes: u64,
+}
+
+/// Storages with one content: all but one could be shares of the first
+/// ([`TensorModels::share`](crate::TensorModels::share)).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Duplicates {
+    /// The tensors, each on a storage of its own.
+    pub tensors: Vec<AdvisedTensor>,
+    /// Bytes that sharing would save.
+    pub bytes: u64,
+}
+
+/// What could be saved: the answer to [`MemoryAdvisor::advise`], in the app's world a frame or more later.
+#[derive(Event, Clone, Debug, Default, PartialEq)]
+pub struct MemoryAdvice {
+    /// The largest tensors, largest first.
+    pub largest: Vec<AdvisedTensor>,
+    /// Tensors that have not been used for long, largest first.
+    pub idle: Vec<AdvisedTensor>,
+    /// Tensors that exist more than once, largest saving first.
+    pub duplicates: Vec<Duplicates>,
+}
+
+/// A storage's content, on the host or on its way there.
+enum Content {
+    Here(Arc<[u32]>),
+    Coming(TensorReceiver),
+}
+
+/// Looks for memory that could be saved.
+#[derive(SystemParam)]
+pub struct MemoryAdvisor<'w, 's> {
+    ops: TensorCommands<'w, 's>,
+    tensors: Query<'w, 's, (Entity, &'static Tensor, Option<&'static Name>, Option<&'static TensorOf>)>,
+    time: Option<Res<'w, Time<Real>>>,
+    news: Res<'w, NewsSender>,
+}
+
+impl MemoryAdvisor<'_, '_> {
+    /// Starts to look; [`MemoryAdvice`] is triggered when it is done. Contents are compared off the frame.
+    #[track_caller]
+    pub fn advise(&mut self, settings: AdviceSettings) -> Result<(), OpError> {
+        let now = self.time.as_ref().map_or(Duration::ZERO, |time| time.elapsed());
+        let mut seen = HashSet::<u64>::default();
+        let mut advice = MemoryAdvice::default();
+        // Only storages of one size and type can hold the same.
+        let mut alike: HashMap<_, Vec<(AdvisedTensor, Tensor)>> = HashMap::default();
+        for (entity, tensor, name, of) in &self.tensors {
+            let bytes = tensor.storage_bytes() as u64;
+            if bytes < settings.min_bytes || !seen.insert(tensor.storage_id()) {
+                continue;
+            }
+            let advised = AdvisedTensor { tensor: entity, name: name.cloned(), model: of.map(|of| of.0), bytes };
+            if tensor.usage().last_used.is_some_and(|used| now.saturating_sub(used) > settings.idle) {
+                advice.idle.push(advised.clone());
+            }
+            advice.largest.push(advised.clone());
+            // A view of all of it, since the tensor may show only a part.
+            if let Some(whole) = tensor.whole() {
+                alike.entry((tensor.dtype(), bytes)).or_default().push((advised, whole));
+            }
+        }
+        for list in [&mut advice.largest, &mut advice.idle] {
+            list.sort_by_key(|advised| core::cmp::Reverse(advised.bytes));
+        }
+        advice.largest.truncate(settings.largest);
+        let mut groups: Vec<Vec<(AdvisedTensor, Content)>> = Vec::new();
+        for group in alike.into_values().filter(|group| settings.contents && group.len() > 1) {
+            let mut contents = Vec::with_capacity(group.len());
+            for (advised, whole) in group {
+                let content = match whole.storage().source() {
+                    Some(Initial::Data(words)) => Content::Here(words),
+                    // What can be made again was never the same by chance, and costs nothing on the host.
+                    Some(_) => continue,
+                    None => Content::Coming(self.ops.read_tensor(&whole)?),
+                };
+                contents.push((advised, content));
+            }
+            groups.push(contents);
+        }
+        let news = self.news.0.clone();
+        let task = async move {
+            for group in groups {
+                let mut contents = Vec::with_capacity(group.len());
+                for (advised, content) in group {
+                    match content {
+                        Content::Here(words) => contents.push((advised, words)),
+                        // One that cannot be read has no advice to give.
+                        Content::Coming(receiver) => {
+                            if let Ok(data) = receiver.recv().await {
+                                contents.push((advised, data.words().clone()));
+                            }
+                        }
+                    }
+                }
+                advice.duplicates.extend(duplicates(contents));
+            }
+            advice.duplicates.sort_by_key(|duplicates| core::cmp::Reverse(duplicates.bytes));
+            // The app may have ended.
+            let _ = news.send(MemoryNews::Advice(advice));
+        };
+        AsyncComputeTaskPool::get().spawn(task).detach();
+        Ok(())
+    }
+}
+
+impl Tensor {
+    /// The whole storage, as rank 1.
+    fn whole(&self) -> Option<Tensor> {
+        let elements = self.storage().elements();
+        self.view(crate::tensor::Layout::contiguous(Shape::from([elements]))).ok()
+    }
+}
+
+/// A storage's content on the host.
+type Known = (AdvisedTensor, Arc<[u32]>);
+
+/// Contents that are equal: found by hash, then compared, so that chance cannot make two the same.
+fn duplicates(contents: Vec<Known>) -> Vec<Duplicates> {
+    let mut by_hash: HashMap<u64, Vec<Vec<Known>>> = HashMap::default();
+    for (advised, words) in contents {
+        let groups = by_hash.entry(FixedHasher.hash_one(&words)).or_default();
+        match groups.iter_mut().find(|group| group[0].1 == words) {
+            Some(group) => group.push((advised, words)),
+            None => groups.push(vec![(advised, words)]),
+        }
+    }
+    let groups = by_hash.into_values().flatten().filter(|group| group.len() > 1);
+    groups
+        .map(|group| {
+            let tensors: Vec<AdvisedTensor> = group.into_iter().map(|(advised, _)| advised).collect();
+            Duplicates { bytes: tensors.iter().skip(1).map(|advised| advised.bytes).sum(), tensors }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_contents_are_found() {
+        let advised = |id: u32| AdvisedTensor {
+            tensor: Entity::from_raw_u32(id).expect("a small number"),
+            name: None,
+            model: None,
+            bytes: 12,
+        };
+        let content = |id: u32, words: [u32; 3]| (advised(id), Arc::from(words));
+        let found = duplicates(vec![
+            content(1, [1, 2, 3]),
+            content(2, [1, 2, 4]),
+            content(3, [1, 2, 3]),
+            content(4, [0, 0, 0]),
+            content(5, [1, 2, 3]),
+        ]);
+        assert_eq!(found, [Duplicates { tensors: [1, 3, 5].map(advised).to_vec(), bytes: 24 }]);
+    }
+}

@@ -1,0 +1,26 @@
+//! Where tensors are kept, and what that costs: decisions only. [`pool`], [`ledger`], [`policy`] and [`pressure`] know no device and no world;
+//! `gpu/` carries out what they decide. [`TensorMemory`] is the main world's window.
+
+mod advice;
+mod events;
+mod ledger;
+mod policy;
+mod pool;
+mod pressure;
+mod settings;
+mod usage;
+
+pub use advice::{AdviceSettings, AdvisedTensor, Duplicates, MemoryAdvice, MemoryAdvisor};
+pub use events::TensorLost;
+pub use policy::{MemoryPolicy, PriorityMode};
+pub use pressure::{MemoryPressure, PressureLevel};
+pub use settings::{HostCopies, MemorySettings, Pinned, Residency, SyncDirection};
+pub use usage::{ModelUsage, TensorMemory, TensorUsage};
+
+pub(crate) use events::{MemoryNews, NewsReceiver, NewsSender, trigger_news};
+pub(crate) use ledger::{Ledger, Room};
+pub(crate) use policy::{Candidate, choose};
+pub(crate) use pool::{Pool, size_class};
+pub(crate) use pressure::Gauge;
+pub(crate) use settings::plugin;
+pub(crate) use usage::{MemoryRequest, OutgoingRequests};

@@ -1,0 +1,243 @@
+//! Random frames against a model on the host: whatever is spawned, shared, viewed, pinned, written, moved or despawned, every value read is right and
+//! nothing is left at the end. `SOAK_FRAMES=10000 SOAK_SEED=1` makes it long, or replays a run.
+
+use bevy::prelude::*;
+use bevy_tensor_compute::prelude::*;
+use bevy_tensor_compute::{HostCopies, MemoryPolicy, SyncDirection};
+
+use crate::common::Rig;
+
+/// A small generator, so that a seed replays a run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) % n as u64) as usize
+    }
+}
+
+/// A tensor in the app, and the elements of the oracle's storage that it shows.
+#[derive(Clone, Copy)]
+struct Shown {
+    entity: Entity,
+    storage: usize,
+    offset: usize,
+    size: usize,
+    pinned: bool,
+}
+
+struct Soak {
+    rig: Rig,
+    random: Random,
+    /// Contents of all storages there ever were, as whole numbers that `f32` holds exactly.
+    storages: Vec<Vec<f32>>,
+    tensors: Vec<Shown>,
+    pending: Vec<(TensorReceiver, Vec<f32>, usize)>,
+    reads: usize,
+    frame: usize,
+}
+
+/// Elements of the largest tensor: 64 KiB.
+const LARGEST: usize = 16 << 10;
+
+impl Soak {
+    fn any(&mut self) -> Option<usize> {
+        (!self.tensors.is_empty()).then(|| self.random.below(self.tensors.len()))
+    }
+
+    fn spawn(&mut self) {
+        let most = if self.random.below(4) == 0 { LARGEST } else { 300 };
+        let size = 1 + self.random.below(most);
+        let value = self.random.below(100) as f32;
+        let (tensor, content) = match self.random.below(3) {
+            0 => (Tensor::zeros([size], DType::F32).unwrap(), vec![0.0; size]),
+            1 => (Tensor::full([size], f64::from(value), DType::F32).unwrap(), vec![value; size]),
+            _ => {
+                let content: Vec<f32> = (0..size).map(|i| value + (i % 50) as f32).collect();
+                (Tensor::from_slice(&content, [size]).unwrap(), content)
+            }
+        };
+        let entity = self.rig.spawn(tensor);
+        self.storages.push(content);
+        self.tensors.push(Shown { entity, storage: self.storages.len() - 1, offset: 0, size, pinned: false });
+    }
+
+    /// A share, or a view of a part.
+    fn share(&mut self) {
+        let Some(i) = self.any() else { return };
+        let from = self.tensors[i];
+        let offset = self.random.below(from.size);
+        let size = 1 + self.random.below(from.size - offset);
+        let tensor = self.rig.app.world().get::<Tensor>(from.entity).unwrap().window(offset, size).unwrap();
+        let entity = self.rig.spawn(tensor);
+        self.tensors.push(Shown { entity, offset: from.offset + offset, size, pinned: false, ..from });
+    }
+
+    fn despawn(&mut self) {
+        let Some(i) = self.any() else { return };
+        let gone = self.tensors.swap_remove(i);
+        self.rig.app.world_mut().despawn(gone.entity);
+    }
+
+    fn content(&mut self, shown: Shown) -> &mut [f32] {
+        &mut self.storages[shown.storage][shown.offset..shown.offset + shown.size]
+    }
+
+    fn write(&mut self) {
+        let Some(i) = self.any() else { return };
+        let (shown, value) = (self.tensors[i], self.random.below(1000) as f32);
+        let values: Vec<f32> = (0..shown.size).map(|i| value - (i % 7) as f32).collect();
+        self.content(shown).copy_from_slice(&values);
+        self.rig.record(move |ops| ops.write(shown.entity, &values)).unwrap();
+    }
+
+    /// A kernel that reads and writes.
+    fn compute(&mut self) {
+        let (Some(i), Some(j)) = (self.any(), self.any()) else { return };
+        let (a, b, add) = (self.tensors[i], self.tensors[j], self.random.below(10) as f32);
+        // Bounded, so that all numbers stay exact: the smaller of the two, plus something, modulo.
+        let first = self.content(b)[0];
+        self.content(a).iter_mut().for_each(|v| *v = (v.min(first) + add).rem_euclid(997.0));
+        let (a, b) = (a.entity, b.entity);
+        self.rig
+            .record(move |ops| {
+                let first = ops.slice(b, 0, 0, 1)?;
+                let small = ops.min(a, first)?;
+                let sum = ops.add(small, add)?;
+                let bounded = ops.modulo(sum, 997.0)?;
+                ops.store(bounded, a)
+            })
+            .unwrap();
+    }
+
+    fn read(&mut self) {
+        let Some(i) = self.any() else { return };
+        let shown = self.tensors[i];
+        let expected = self.content(shown).to_vec();
+        let receiver = self.rig.record(move |ops| ops.read(shown.entity)).unwrap();
+        self.pending.push((receiver, expected, self.frame));
+    }
+
+    fn pin(&mut self) {
+        let Some(i) = self.any() else { return };
+        let pins = self.tensors.iter().filter(|shown| shown.pinned).count();
+        let shown = &mut self.tensors[i];
+        shown.pinned = !shown.pinned && pins < 2;
+        let mut entity = self.rig.app.world_mut().entity_mut(shown.entity);
+        if shown.pinned {
+            entity.insert(Pinned);
+        } else {
+            entity.remove::<Pinned>();
+        }
+    }
+
+    fn move_about(&mut self) {
+        let Some(i) = self.any() else { return };
+        let (entity, what) = (self.tensors[i].entity, self.random.below(7));
+        self.rig.memory(|memory| match what {
+            0..3 => memory.evict(entity).unwrap(),
+            3 => memory.synchronize(entity, SyncDirection::ToDevice).unwrap(),
+            4 => memory.synchronize(entity, SyncDirection::ToHost).unwrap(),
+            5 => memory.optimize(),
+            _ => memory.trim(),
+        });
+    }
+
+    fn settings(&mut self) {
+        // The largest batch takes two tensors, beside two that may be pinned.
+        let budget = [None, Some(320 << 10), Some(512 << 10), Some(1 << 20)][self.random.below(4)];
+        let host_copies = [HostCopies::Drop, HostCopies::Keep][self.random.below(2)];
+        let policy = MemoryPolicy::level(self.random.below(4) as u8);
+        let mut settings = self.rig.app.world_mut().resource_mut::<MemorySettings>();
+        *settings = MemorySettings { budget, host_copies, policy, ..*settings };
+    }
+
+    fn step(&mut self) {
+        for _ in 0..1 + self.random.below(4) {
+            match self.random.below(24) {
+                0..4 => self.spawn(),
+                4..6 => self.share(),
+                6..9 => self.despawn(),
+                9..12 => self.write(),
+                12..16 => self.compute(),
+                16..19 => self.read(),
+                19 => self.pin(),
+                20..23 => self.move_about(),
+                _ => self.settings(),
+            }
+        }
+        if self.tensors.len() > 60 {
+            self.despawn();
+        }
+        self.rig.app.update();
+        self.frame += 1;
+        self.collect();
+    }
+
+    /// Compares the values that have arrived.
+    fn collect(&mut self) {
+        let frame = self.frame;
+        let reads = &mut self.reads;
+        self.pending.retain(|(receiver, expected, asked)| match receiver.try_recv() {
+            None => true,
+            Some(answer) => {
+                let data = answer.unwrap_or_else(|error| panic!("frame {asked}, answered in {frame}: {error}"));
+                assert_eq!(data.as_slice::<f32>().unwrap(), expected, "frame {asked}, answered in {frame}");
+                *reads += 1;
+                false
+            }
+        });
+    }
+}
+
+/// Pages of the process that are in memory.
+fn resident_pages() -> Option<usize> {
+    std::fs::read_to_string("/proc/self/statm").ok()?.split(' ').nth(1)?.parse().ok()
+}
+
+#[test]
+fn every_value_is_right_and_nothing_is_left() {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let (frames, seed) = (number("SOAK_FRAMES"), number("SOAK_SEED").unwrap_or(1));
+    println!("SOAK_SEED={seed}");
+    let mut soak = Soak {
+        rig: Rig::new(Backend::Gpu),
+        random: Random(seed),
+        storages: Vec::new(),
+        tensors: Vec::new(),
+        pending: Vec::new(),
+        reads: 0,
+        frame: 0,
+    };
+    let long = frames.is_some();
+    let frames = frames.unwrap_or(400) as usize;
+    let mut early = None;
+    for frame in 0..frames {
+        soak.step();
+        if frame == frames / 2 {
+            early = resident_pages();
+        }
+    }
+    soak.rig.app.world_mut().resource_mut::<MemorySettings>().budget = None;
+    while !soak.pending.is_empty() {
+        soak.rig.settle();
+        soak.collect();
+    }
+    assert_eq!(soak.rig.faults(), []);
+    assert!(soak.reads > frames / 5, "{} values compared", soak.reads);
+    if let (true, Some(early), Some(late)) = (long, early, resident_pages()) {
+        assert!(late < early + (64 << 20) / 4096, "the process grew from {early} to {late} pages");
+    }
+    for shown in core::mem::take(&mut soak.tensors) {
+        soak.rig.app.world_mut().despawn(shown.entity);
+    }
+    soak.rig.settle();
+    soak.rig.memory(|memory| memory.trim());
+    soak.rig.settle();
+    let end = soak.rig.figures();
+    assert!(end.evictions > frames as u64 / 50 || frames < 100, "{end:?}");
+    assert_eq!((end.device_bytes, end.scratch_bytes, end.pool_idle_bytes), (0, 0, 0), "{end:?}");
+    assert_eq!((end.host_copy_bytes, end.staging_bytes, end.readbacks_now, end.downloads_now), (0, 0, 0, 0), "{end:?}");
+    assert_eq!(end.total_device_bytes, end.plan_bytes, "{end:?}");
+}
