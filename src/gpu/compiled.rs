@@ -60,7 +60,11 @@ impl Compiled {
                 return Err(RunError::Limit { what: "an intermediate value".to_owned(), requested, available });
             }
         }
-        let alignment = gpu.limits.min_uniform_buffer_offset_alignment as usize / 4;
+        let alignment = match launches.iter().any(|launch| launch.params_in_storage) {
+            true => gpu.limits.min_uniform_buffer_offset_alignment.max(gpu.limits.min_storage_buffer_offset_alignment),
+            false => gpu.limits.min_uniform_buffer_offset_alignment,
+        };
+        let alignment = alignment as usize / 4;
         let longest = launches.iter().map(|launch| launch.params.len()).max().unwrap_or(0);
         let stride = longest.next_multiple_of(alignment.max(4));
         let mut params = vec![0; stride * launches.len()];
@@ -195,7 +199,7 @@ impl Compiled {
         let params_bytes = core::num::NonZeroU64::new(launch.params.len() as u64 * 4);
         bindings.push((params.buffer.clone(), (at * self.stride) as u64 * 4, params_bytes));
         for binding in &launch.bindings {
-            bindings.push(match binding.source {
+            let mut bound = match binding.source {
                 Source::Slot(slot) => whole(&slots[slot as usize]),
                 Source::Constant(constant) => whole(&own.constants[constant as usize]),
                 Source::Scratch(value) => {
@@ -206,7 +210,12 @@ impl Compiled {
                     (buffer.buffer.clone(), region.offset as u64 * 4, core::num::NonZeroU64::new(bytes))
                 }
                 Source::Iota | Source::Fused => return Err(missing()),
-            });
+            };
+            if let Some((first, words)) = binding.part {
+                bound.1 += first as u64 * 4;
+                bound.2 = core::num::NonZeroU64::new(words as u64 * 4);
+            }
+            bindings.push(bound);
         }
         if launch.counts_faults {
             let index = self.faulting.iter().position(|&i| i == at).unwrap_or(0);

@@ -8,14 +8,15 @@
 //!   written where;
 //! * inputs may be of any dtype; they are computed in the 32-bit type of their class. Quantised inputs are contiguous.
 
+pub(crate) mod custom;
 mod expr;
 mod launch;
-#[cfg(test)]
 mod uniformity;
 mod wgsl;
 
 use smallvec::SmallVec;
 
+pub(crate) use custom::{CustomCall, ElementFunction};
 pub(crate) use expr::{Expr, Primitive, Program, Reg};
 pub(crate) use launch::{Access, Binding, Caps, Launch, Params, buffer_type, wgsl_type};
 pub(crate) use wgsl::lower;
@@ -46,6 +47,9 @@ pub(crate) enum Kernel {
     ScatterElements(ScatterElementsKernel),
     ScatterNd(ScatterNdKernel),
     Attention(AttentionKernel),
+    /// A kernel of the user's. Inputs and outputs are contiguous, start where bindings may start, and lie in different memories but for scratch;
+    /// behind the outputs come its own scratch memories. Scalars: the words of its params.
+    Custom(CustomCall),
 }
 
 /// Any fused chain of elementwise ops, copies, fills, casts and generators, over one iteration shape.
@@ -268,6 +272,7 @@ impl Kernel {
             Kernel::ScatterElements(_) => "scatter_elements",
             Kernel::ScatterNd(_) => "scatter_nd",
             Kernel::Attention(_) => "attention",
+            Kernel::Custom(call) => call.code.name,
         }
     }
 
@@ -285,7 +290,10 @@ impl Kernel {
 
     /// Whether every result is written once, through `store_y`, and never read back, so that more work can be done on it there.
     pub(crate) fn takes_epilogue(&self) -> bool {
-        !matches!(self, Kernel::Map(_) | Kernel::ScatterNd(_) | Kernel::Quantize(_) | Kernel::BlockCopy(_))
+        !matches!(
+            self,
+            Kernel::Map(_) | Kernel::ScatterNd(_) | Kernel::Quantize(_) | Kernel::BlockCopy(_) | Kernel::Custom(_)
+        )
     }
 
     /// Whether input 0 is one contiguous operand that is read through `load_x` alone, so that it can be computed there.
@@ -307,7 +315,7 @@ impl Kernel {
             base.iter().copied().chain(flags.iter().filter(|f| f.0).map(|f| f.1)).collect()
         };
         match self {
-            Kernel::Map(_) => SmallVec::new(),
+            Kernel::Map(_) | Kernel::Custom(_) => SmallVec::new(),
             Kernel::MatMul(_) => flagged(&["a", "b"], &[]),
             Kernel::QuantMatMul(_) => flagged(&["x", "weight"], &[]),
             Kernel::Quantize(_) | Kernel::BlockCopy(_) => flagged(&["x"], &[]),

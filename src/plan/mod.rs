@@ -6,6 +6,7 @@
 
 mod analyse;
 mod cache;
+mod custom;
 mod effects;
 mod fuse;
 mod kernels;
