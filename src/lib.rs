@@ -33,6 +33,15 @@ mod record;
 mod support;
 mod tensor;
 
+/// The code on the pages under `docs/`.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../docs/custom_kernels.md")]
+    struct CustomKernels;
+    #[doc = include_str!("../docs/memory.md")]
+    struct Memory;
+}
+
 pub use anywhere::{AnywherePlugins, has_adapter, has_display};
 pub use diagnostics::{TensorDiagnostics, TensorFigures};
 pub use error::{KernelError, MemoryHolder, OpError, OperandInfo, ReadError, RunError, SourcePlace, TensorError};

@@ -256,6 +256,16 @@ fn hostile_files_are_errors() {
     ));
 }
 
+/// What `cargo fuzz` starts from, and all that it ever found.
+#[test]
+fn the_corpus_of_the_fuzzer_does_no_harm() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/safetensors");
+    let results: Vec<bool> =
+        fs::read_dir(corpus).unwrap().map(|entry| try_open(&entry.unwrap().path()).is_ok()).collect();
+    let good = results.iter().filter(|&&good| good).count();
+    assert!(good >= 4 && results.len() - good >= 7, "{good} of {}", results.len());
+}
+
 /// Truncations, flipped bits, and bytes replaced, inserted and removed at random: nothing may panic, and what is read must have been in the file.
 #[test]
 fn no_corruption_of_a_file_does_harm() {

@@ -16,7 +16,7 @@ use crate::support::Backend;
 use crate::tensor::{Initial, Storage};
 
 /// A launch on the CPU binds nothing, so only the length of a program bounds fusion.
-const LIMITS: PlanLimits = PlanLimits { buffers: 64, alignment: 16, fuse: true };
+const LIMITS: PlanLimits = PlanLimits { buffers: 64, alignment: 16, binding: usize::MAX, fuse: true };
 
 /// The main world's end of the CPU backend.
 #[derive(Resource)]

@@ -31,10 +31,12 @@ pub(super) fn gather(kernel: &GatherKernel, inputs: &[Input], out: &mut [u32], p
         for (i, out) in out.chunks_mut(inner).enumerate() {
             let (outer, j) = ((first + i) / kernel.indices, (first + i) % kernel.indices);
             let (place, clamped) = resolve(index(indices, j), n);
-            if clamped && outer == 0 {
+            if clamped && outer == 0 && kernel.first == 0 {
                 faults.fetch_add(1, Ordering::Relaxed);
             }
-            data.range(((outer * n) + place) * inner, out);
+            if let Some(row) = place.checked_sub(kernel.first).filter(|&row| row < kernel.rows) {
+                data.range(((outer * kernel.rows) + row) * inner, out);
+            }
         }
     });
     faults.into_inner()
@@ -138,7 +140,7 @@ mod tests {
         let data: Vec<u8> = (0..2 * 7 * 3).collect();
         let at = [0, -1, 6, 7, -8, 3];
         let inputs = [input(Elements::U8(&data), [2, 7, 3]), input(Elements::I32(&at), [6])];
-        let kernel = GatherKernel { class: Class::Uint, outer: 2, n: 7, inner: 3, indices: 6 };
+        let kernel = GatherKernel { class: Class::Uint, outer: 2, n: 7, inner: 3, indices: 6, first: 0, rows: 7 };
         let mut out = vec![0; 36];
         assert_eq!(gather(&kernel, &inputs, &mut out, &CpuPool::new(2)), 2);
         let rows = [0, 6, 6, 6, 0, 3];

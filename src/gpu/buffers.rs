@@ -246,17 +246,23 @@ impl Gpu {
         sizes(purpose, words).1.min(self.limits.max_buffer_size & !15)
     }
 
-    /// What the device allows for one buffer, if `size` bytes can be bound.
+    /// What the device allows for one buffer, if that is at least `size`.
     fn check(&self, purpose: Purpose, size: u64) -> Result<u64, RunError> {
-        let buffer = self.limits.max_buffer_size & !15;
-        let binding = match purpose {
-            Purpose::Tensor => buffer.min(self.limits.max_storage_buffer_binding_size),
-            _ => buffer,
-        };
-        if size > binding {
-            return Err(RunError::Limit { what: what(purpose), requested: size, available: binding });
+        let available = self.limits.max_buffer_size & !15;
+        match size > available {
+            true => Err(RunError::Limit { what: what(purpose), requested: size, available }),
+            false => Ok(available),
         }
-        Ok(buffer)
+    }
+
+    /// Words of a buffer that one binding can show.
+    pub(crate) fn binding_words(&self) -> usize {
+        usize::try_from(self.limits.max_storage_buffer_binding_size).unwrap_or(usize::MAX) / 16 * 4
+    }
+
+    /// Words that bindings begin at multiples of.
+    pub(crate) fn binding_alignment(&self) -> usize {
+        (self.limits.min_storage_buffer_offset_alignment as usize / 4).max(4)
     }
 
     /// A new buffer, zeroed. Idle ones make room for it.

@@ -1,5 +1,7 @@
 //! A plan made ready for the device once: its launches, parameters and constants, and bind groups per set of buffers.
 
+use core::ops::Range;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -8,11 +10,14 @@ use super::buffers::{DeviceBuffer, Gpu, Purpose};
 use super::pipelines::{Pipeline, Pipelines};
 use crate::diagnostics::Count;
 use crate::error::RunError;
-use crate::kernel::{Caps, Launch, lower};
-use crate::plan::{Effect, Plan, Source, effects};
+use crate::kernel::{Caps, Kernel, Launch, lower};
+use crate::plan::{Effect, Plan, Source, Step, effects, shift, sources, window};
 
 /// Bind-group sets kept per plan: models of one structure that take turns.
 const INSTANCES: usize = 8;
+
+/// Words of large memories that a launch sees.
+type Windows = SmallVec<[(Source, Range<usize>); 1]>;
 
 /// A plan's launches and what they bind, apart from the storages and the scratch memory.
 pub(crate) struct Compiled {
@@ -22,6 +27,8 @@ pub(crate) struct Compiled {
     pub pipelines: Vec<Pipeline>,
     /// The step behind each launch.
     pub steps: Vec<usize>,
+    /// Parts of memories that the launches see, where those are larger than a binding.
+    windows: Vec<Windows>,
     /// Words from one parameter block to the next.
     stride: usize,
     /// All parameter blocks as last written.
@@ -52,12 +59,13 @@ struct Instance {
 
 impl Compiled {
     pub(crate) fn new(plan: Arc<Plan>, elements: &[usize], gpu: &Gpu, caps: &Caps) -> Result<Self, RunError> {
-        let (steps, launches): (Vec<usize>, Vec<Launch>) =
-            plan.steps.iter().enumerate().filter_map(|(i, step)| Some((i, lower(step, caps)?))).unzip();
-        for region in &plan.regions {
-            let (requested, available) = (region.words as u64 * 4, gpu.limits.max_storage_buffer_binding_size);
-            if requested > available {
-                return Err(RunError::Limit { what: "an intermediate value".to_owned(), requested, available });
+        let (mut steps, mut launches, mut windows) = (Vec::new(), Vec::new(), Vec::new());
+        for (i, step) in plan.steps.iter().enumerate() {
+            let (step, shown) = show(step, &plan, i, elements, gpu)?;
+            if let Some(launch) = lower(&step, caps) {
+                steps.push(i);
+                launches.push(launch);
+                windows.push(shown);
             }
         }
         let alignment = match launches.iter().any(|launch| launch.params_in_storage) {
@@ -78,6 +86,7 @@ impl Compiled {
             launches,
             pipelines: Vec::new(),
             steps,
+            windows,
             stride,
             params,
             params_written: false,
@@ -199,7 +208,7 @@ impl Compiled {
         let params_bytes = core::num::NonZeroU64::new(launch.params.len() as u64 * 4);
         bindings.push((params.buffer.clone(), (at * self.stride) as u64 * 4, params_bytes));
         for binding in &launch.bindings {
-            let mut bound = match binding.source {
+            let (buffer, start, size) = match binding.source {
                 Source::Slot(slot) => whole(&slots[slot as usize]),
                 Source::Constant(constant) => whole(&own.constants[constant as usize]),
                 Source::Scratch(value) => {
@@ -211,11 +220,19 @@ impl Compiled {
                 }
                 Source::Iota | Source::Fused => return Err(missing()),
             };
-            if let Some((first, words)) = binding.part {
-                bound.1 += first as u64 * 4;
-                bound.2 = core::num::NonZeroU64::new(words as u64 * 4);
-            }
-            bindings.push(bound);
+            let (start, size) = match self.windows[at].iter().find(|(source, _)| *source == binding.source) {
+                Some((_, words)) => {
+                    let bytes = (words.len() as u64 * 4).next_multiple_of(16);
+                    (start + words.start as u64 * 4, core::num::NonZeroU64::new(bytes))
+                }
+                None => (start, size),
+            };
+            bindings.push(match binding.part {
+                Some((first, words)) => {
+                    (buffer, start + first as u64 * 4, core::num::NonZeroU64::new(words as u64 * 4))
+                }
+                None => (buffer, start, size),
+            });
         }
         if launch.counts_faults {
             let index = self.faulting.iter().position(|&i| i == at).unwrap_or(0);
@@ -238,6 +255,49 @@ impl Compiled {
             entries: &entries,
         }))
     }
+}
+
+/// A step as its launch sees it: of a memory that is larger than a binding, only the part that it touches.
+fn show<'a>(
+    step: &'a Step,
+    plan: &Plan,
+    at: usize,
+    elements: &[usize],
+    gpu: &Gpu,
+) -> Result<(Cow<'a, Step>, Windows), RunError> {
+    let limit = gpu.binding_words();
+    let (mut step, mut windows) = (Cow::Borrowed(step), Windows::new());
+    if let Kernel::Custom(_) = step.kernel {
+        // Each operand has a binding of its own, of its elements alone.
+        return Ok((step, windows));
+    }
+    for source in sources(&step) {
+        let memory = match source {
+            Source::Slot(slot) => {
+                let operand = step.reads().chain(&step.outputs).find(|operand| operand.source == source);
+                operand.map_or(0, |operand| operand.dtype.words(elements[slot as usize]))
+            }
+            Source::Scratch(value) => plan.regions[value as usize].words,
+            Source::Constant(constant) => plan.constants[constant as usize].len(),
+            Source::Iota | Source::Fused => 0,
+        };
+        if memory <= limit {
+            continue;
+        }
+        let words = match &step.kernel {
+            // The place is known only when it runs.
+            Kernel::Map(map) if map.dynamic_out.is_some() && step.outputs[0].source == source => 0..memory,
+            _ => window(&step, source, gpu.binding_alignment()),
+        };
+        if words.len() > limit {
+            let what = format!("memory that one launch of \"{}\" sees", plan.report.steps[at].op);
+            let (requested, available) = (words.len() as u64 * 4, limit as u64 * 4);
+            return Err(RunError::Limit { what, requested, available });
+        }
+        shift(step.to_mut(), source, words.start);
+        windows.push((source, words));
+    }
+    Ok((step, windows))
 }
 
 /// Words from one fault counter to the next.

@@ -88,7 +88,8 @@ impl GpuExecutor {
     ) -> Self {
         let limits = PlanLimits {
             buffers: gpu.limits.max_storage_buffers_per_shader_stage.clamp(4, 16) as usize,
-            alignment: (gpu.limits.min_storage_buffer_offset_alignment as usize / 4).max(4),
+            alignment: gpu.binding_alignment(),
+            binding: gpu.binding_words(),
             fuse: settings.fuse,
         };
         Self {

@@ -183,6 +183,9 @@ pub(crate) struct TapsKernel {
 
 /// `out[o, j, i] = data[o, index[j], i]` for `data [outer, n, inner]` and `indices` indices. As in all gathers and scatters, a negative index
 /// counts from the end, and one out of range is clamped and counted as a fault. `n` is at least 1.
+///
+/// Of a large table the launch may see only the `rows` from `first` on: then `outer` is 1, `data` is those rows, and what belongs to other rows is
+/// left as it is. The launch that sees the first row counts the faults.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct GatherKernel {
     pub class: Class,
@@ -190,6 +193,8 @@ pub(crate) struct GatherKernel {
     pub n: usize,
     pub inner: usize,
     pub indices: usize,
+    pub first: usize,
+    pub rows: usize,
 }
 
 /// `out[p] = data[p with axis := index[p]]`, for every position `p` of `indices` (the output's shape); `data` has the same rank.
@@ -290,10 +295,12 @@ impl Kernel {
 
     /// Whether every result is written once, through `store_y`, and never read back, so that more work can be done on it there.
     pub(crate) fn takes_epilogue(&self) -> bool {
-        !matches!(
-            self,
-            Kernel::Map(_) | Kernel::ScatterNd(_) | Kernel::Quantize(_) | Kernel::BlockCopy(_) | Kernel::Custom(_)
-        )
+        match self {
+            Kernel::Map(_) | Kernel::ScatterNd(_) | Kernel::Quantize(_) => false,
+            Kernel::BlockCopy(_) | Kernel::Custom(_) => false,
+            Kernel::Gather(kernel) => kernel.rows == kernel.n,
+            _ => true,
+        }
     }
 
     /// Whether input 0 is one contiguous operand that is read through `load_x` alone, so that it can be computed there.

@@ -32,6 +32,8 @@ pub(crate) struct OutgoingRequests(pub Vec<MemoryRequest>);
 pub struct TensorUsage {
     /// Identifies the storage, which other tensors may share.
     pub storage: u64,
+    /// Bytes of the content, wherever it is.
+    pub bytes: u64,
     /// Bytes on the device.
     pub device_bytes: u64,
     /// Bytes on the host.
@@ -51,6 +53,8 @@ pub struct ModelUsage {
     pub tensors: usize,
     /// Different storages behind them.
     pub storages: usize,
+    /// Bytes of their contents, wherever those are, each storage once.
+    pub bytes: u64,
     /// Bytes on the device.
     pub device_bytes: u64,
     /// Bytes on the host.
@@ -68,6 +72,7 @@ impl ModelUsage {
         }
         for storage in storages.values() {
             usage.storages += 1;
+            usage.bytes += storage.bytes;
             usage.device_bytes += storage.device_bytes;
             usage.host_bytes += storage.host_bytes;
         }

@@ -97,7 +97,15 @@ impl Planner<'_> {
             }
             Op::Gather { axis } => {
                 let (outer, n, inner) = around(*axis);
-                Kernel::Gather(GatherKernel { class, outer, n, inner, indices: shapes[1].elements() })
+                Kernel::Gather(GatherKernel {
+                    class,
+                    outer,
+                    n,
+                    inner,
+                    indices: shapes[1].elements(),
+                    first: 0,
+                    rows: n,
+                })
             }
             Op::GatherElements { axis } => Kernel::GatherElements(GatherElementsKernel {
                 class,

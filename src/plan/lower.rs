@@ -43,19 +43,19 @@ pub(crate) fn plan(graph: &Graph, slot_elements: &[usize], limits: PlanLimits) -
 /// A plan under construction.
 pub(super) struct Planner<'a> {
     pub(super) graph: &'a Graph,
-    slot_elements: &'a [usize],
+    pub(super) slot_elements: &'a [usize],
     pub(super) limits: PlanLimits,
     analysis: Analysis,
     /// What each node stands for, once reached.
     values: Vec<Option<Value>>,
     /// Stores whose value was computed straight into their storage.
     pub(super) stored: Vec<bool>,
-    steps: Vec<Step>,
+    pub(super) steps: Vec<Step>,
     uploads: Vec<Upload>,
     reads: Vec<PlanRead>,
-    constants: Vec<Arc<[u32]>>,
+    pub(super) constants: Vec<Arc<[u32]>>,
     /// Words of every scratch value.
-    scratch: Vec<usize>,
+    pub(super) scratch: Vec<usize>,
     /// All outputs of users' kernels, by their nodes.
     pub(super) custom_outputs: HashMap<NodeId, SmallVec<[Operand; 2]>>,
 }
@@ -445,8 +445,15 @@ impl Planner<'_> {
     }
 
     fn finish(mut self) -> Plan {
-        let (steps, unfused) = fuse::fuse(core::mem::take(&mut self.steps), &self.reads, self.limits);
+        let apart = self.chunk_steps().then(|| self.steps.clone());
+        let (steps, mut unfused) = fuse::fuse(core::mem::take(&mut self.steps), &self.reads, self.limits);
         self.steps = steps;
+        if let Some(apart) = apart
+            && !self.steps.iter().all(|step| self.fits(step))
+        {
+            // Joined steps see more of a memory than each did by itself.
+            (self.steps, unfused) = fuse::fuse(apart, &self.reads, PlanLimits { fuse: false, ..self.limits });
+        }
         let end = self.steps.len();
         let mut lives: Vec<Lifetime> =
             self.scratch.iter().map(|&words| Lifetime { words, first: usize::MAX, last: 0 }).collect();

@@ -1,11 +1,12 @@
 //! From recorded ops to kernel launches. Pure: no device, no world, no wgpu type. The same plan runs on the GPU and on the CPU.
 //!
 //! ```text
-//! Graph ──views resolved, dead nodes dropped──▶ values ──grouped──▶ steps ──joined──▶ fewer steps ──packed by lifetime──▶ Plan
+//! Graph ──views resolved, dead nodes dropped──▶ values ──grouped──▶ steps ──large ones in parts, small ones joined──▶ steps ──packed by lifetime──▶ Plan
 //! ```
 
 mod analyse;
 mod cache;
+mod chunk;
 mod custom;
 mod effects;
 mod fuse;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 pub(crate) use cache::{Batch, PlanCache};
+pub(crate) use chunk::{shift, sources, window};
 pub(crate) use effects::{Effect, effects};
 pub use report::{PlanReport, StepReport, Unfused, UnfusedReason};
 
@@ -154,8 +156,10 @@ pub(crate) struct Region {
 pub(crate) struct PlanLimits {
     /// Different memories one launch may touch.
     pub buffers: usize,
-    /// Words that scratch values start at multiples of.
+    /// Words that scratch values, and parts of large memories, start at multiples of.
     pub alignment: usize,
+    /// Words of one memory that a launch can see.
+    pub binding: usize,
     /// Whether ops share launches at all; off only to compare.
     pub fuse: bool,
 }

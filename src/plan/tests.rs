@@ -6,7 +6,7 @@ use super::*;
 use crate::record::{BinaryOp, InnerOp, Op, Part, ReduceKind, UnaryOp};
 use crate::tensor::{Initial, Shape, Storage};
 
-pub(crate) const LIMITS: PlanLimits = PlanLimits { buffers: 8, alignment: 1, fuse: true };
+pub(crate) const LIMITS: PlanLimits = PlanLimits { buffers: 8, alignment: 1, binding: usize::MAX, fuse: true };
 
 pub(crate) fn storage(elements: usize) -> Arc<Storage> {
     Storage::new(DType::F32, elements, Initial::Zeros)

@@ -174,6 +174,11 @@ impl TensorCommands<'_, '_> {
             (Backend::Cpu, _) if !code.has_cpu_function() => return Err(OpError::NoCpuFunction { op }),
             (Backend::Gpu, Some(adapter)) if !nothing => {
                 code.fits(&adapter.limits)?;
+                let most = adapter.limits.max_storage_buffer_binding_size;
+                let bytes = |shape: &Shape| shape.elements() as u64 * 4;
+                if let Some(shape) = inputs.iter().chain(&outputs).chain(&scratch).find(|shape| bytes(shape) > most) {
+                    return Err(wrong(format!("{shape} is {} bytes, and a binding at most {most}", bytes(shape))));
+                }
                 let limit = adapter.limits.max_compute_workgroups_per_dimension;
                 code.workgroups(&inputs, &outputs, limit).map_err(wrong)?
             }

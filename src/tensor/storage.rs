@@ -298,6 +298,7 @@ impl Storage {
         let on_cpu = self.decided_home() == Some(Backend::Cpu);
         TensorUsage {
             storage: self.id,
+            bytes,
             device_bytes: content.device.as_ref().map_or(0, |buffer| buffer.bytes),
             host_bytes: match &content.source {
                 Some(Initial::Data(words)) => words.len() as u64 * 4,

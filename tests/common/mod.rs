@@ -9,6 +9,7 @@ use bevy::prelude::*;
 use bevy::render::RenderPlugin;
 use bevy::render::pipelined_rendering::PipelinedRenderingPlugin;
 use bevy::render::renderer::{RenderDevice, RenderQueue};
+use bevy::render::settings::WgpuSettings;
 use bevy::window::ExitCondition;
 use bevy::winit::WinitPlugin;
 use bevy_tensor_compute::prelude::*;
@@ -40,8 +41,20 @@ impl Rig {
         Self::with(Backend::Gpu, TensorComputePlugin { pipelines, memory, ..default() })
     }
 
+    /// An app on a device that shows at most so many bytes of a buffer at once.
+    pub fn with_binding_limit(bytes: u64) -> Self {
+        let limits = wgpu::Limits { max_storage_buffer_binding_size: bytes, ..adapter_limits() };
+        let settings = WgpuSettings { constrained_limits: Some(limits), ..default() };
+        let pipelines = PipelineSettings { synchronous: true, ..default() };
+        Self::start(Backend::Gpu, TensorComputePlugin { pipelines, ..default() }, settings)
+    }
+
     /// An app with plugin settings of its own; the backend is set here.
     pub fn with(backend: Backend, plugin: TensorComputePlugin) -> Self {
+        Self::start(backend, plugin, WgpuSettings::default())
+    }
+
+    fn start(backend: Backend, plugin: TensorComputePlugin, settings: WgpuSettings) -> Self {
         let mut app = App::new();
         let choice = match backend {
             Backend::Gpu => BackendChoice::Gpu,
@@ -55,7 +68,7 @@ impl Rig {
                     bevy_tensor_compute::has_adapter(),
                     "no Vulkan adapter: install one (apt-get install mesa-vulkan-drivers) or run scripts/test"
                 );
-                app.add_plugins((headless_renderer(), plugin))
+                app.add_plugins((headless_renderer(settings), plugin))
             }
         };
         app.init_resource::<Faults>();
@@ -171,12 +184,18 @@ impl Rig {
     }
 }
 
+/// What a device on this machine offers.
+fn adapter_limits() -> wgpu::Limits {
+    let rig = Rig::new(Backend::Gpu);
+    rig.app.world().resource::<TensorSupport>().adapter.as_ref().expect("a GPU").limits.clone()
+}
+
 /// Bevy's plugins without a window, and with the render world on this thread so that one update is one frame.
-fn headless_renderer() -> bevy::app::PluginGroupBuilder {
+fn headless_renderer(settings: WgpuSettings) -> bevy::app::PluginGroupBuilder {
     DefaultPlugins
         .build()
         .set(WindowPlugin { primary_window: None, exit_condition: ExitCondition::DontExit, ..default() })
-        .set(RenderPlugin { synchronous_pipeline_compilation: true, ..default() })
+        .set(RenderPlugin { synchronous_pipeline_compilation: true, render_creation: settings.into(), ..default() })
         .disable::<WinitPlugin>()
         .disable::<PipelinedRenderingPlugin>()
         .disable::<bevy::log::LogPlugin>()

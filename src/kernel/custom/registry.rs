@@ -25,6 +25,8 @@ struct Registered {
 /// What there is of a kernel now.
 #[derive(Default)]
 struct State {
+    /// The text that was taken in last, right or wrong.
+    text: Option<String>,
     code: Option<Code>,
     versions: u64,
     error: Option<KernelError>,
@@ -94,13 +96,18 @@ impl Registered {
         Ok(Code::Kernel(Arc::new(code)))
     }
 
-    /// Takes a text in. One that is wrong leaves the code as it was.
+    /// Takes a text in, if it is another than before. One that is wrong leaves the code as it was.
     fn update(&self, text: &str, device: Option<&Device>) -> Result<(), KernelError> {
+        if self.state.read().unwrap_or_else(PoisonError::into_inner).text.as_deref() == Some(text) {
+            return Ok(());
+        }
         let result = self.compile(text, device);
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.text = Some(text.to_owned());
         match result {
             Ok(code) => {
-                *state = State { code: Some(code), versions: state.versions + 1, error: None };
+                (state.code, state.error) = (Some(code), None);
+                state.versions += 1;
                 Ok(())
             }
             Err(error) => {
@@ -108,6 +115,14 @@ impl Registered {
                 Err(error)
             }
         }
+    }
+
+    /// Notes what is wrong with a shader that is no text.
+    fn refuse(&self, reason: &str) -> Result<(), KernelError> {
+        let error = KernelError::Description { kernel: self.description.name, reason: reason.to_owned() };
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        (state.text, state.error) = (None, Some(error.clone()));
+        Err(error)
     }
 
     /// Whether nothing has been made of the shader yet, good or bad.
@@ -240,10 +255,7 @@ pub(crate) fn reload_kernels(
         let Some(shader) = shaders.get(id) else { continue };
         let result = match &shader.source {
             ShaderSource::Wgsl(text) => kernel.update(text, kernels.device.as_ref()),
-            _ => Err(KernelError::Description {
-                kernel: kernel.description.name,
-                reason: "its shader is not WGSL".to_owned(),
-            }),
+            _ => kernel.refuse("its shader is not WGSL"),
         };
         if let Err(error) = result {
             commands.trigger(TensorFault::Kernel(error));

@@ -15,6 +15,7 @@ pub(super) fn gather(step: &Step, kernel: &GatherKernel, caps: &Caps) -> Launch 
     resolve_code(&mut builder, step);
     let params = &mut builder.params;
     params.size("n", kernel.n).size("inner", kernel.inner).size("indices", kernel.indices);
+    params.size("first", kernel.first).size("rows", kernel.rows);
     builder.finish_threads(include_str!("../../../assets/kernels/gather.wgsl"), count, caps)
 }
 

@@ -105,7 +105,8 @@ fn gathers_dequantise_rows() {
         let (rows, inner) = (7, format.elements);
         let data = format.pack(&noise((rows + 1) * inner, 4));
         let indices = [6i32, 0, -1, 3];
-        let kernel = GatherKernel { class: Class::Float, outer: 1, n: rows, inner, indices: indices.len() };
+        let kernel =
+            GatherKernel { class: Class::Float, outer: 1, n: rows, inner, indices: indices.len(), first: 0, rows };
         let inputs = vec![operand(0, dtype, &[rows, inner], inner), operand(1, DType::I32, &[4], 0)];
         let step = step(Kernel::Gather(kernel), inputs, vec![operand(2, DType::F32, &[4, inner], 0)], &[]);
         let index = indices.iter().map(|&i| i as u32).collect();

@@ -31,7 +31,7 @@ fn gather_matches_loops_and_counts_faults() {
             let values = data.values();
             let expected: Vec<f64> =
                 indices(&[outer, count, inner]).iter().map(|p| values[(p[0] * n + at[p[1]]) * inner + p[2]]).collect();
-            let kernel = GatherKernel { class: dtype.class(), outer, n, inner, indices: count };
+            let kernel = GatherKernel { class: dtype.class(), outer, n, inner, indices: count, first: 0, rows: n };
             let shape = [outer, count, inner];
             let counted = check(Kernel::Gather(kernel), &[data, index], dtype.wide(), shape, &[], &expected);
             assert_eq!(counted, faults);
