@@ -13,11 +13,11 @@ struct Params {
 
 // How fast u and v spread.
 const SPREAD = vec2<f32>(1.0, 0.5);
-// Colours from where there is no v to where there is most.
+// Colours from where u is untouched to where it is eaten up, and from little v to much.
 const NIGHT = vec3<f32>(0.02, 0.03, 0.09);
-const SEA = vec3<f32>(0.02, 0.38, 0.55);
-const SAND = vec3<f32>(1.0, 0.83, 0.55);
-const FOAM = vec3<f32>(1.0, 0.98, 0.94);
+const SEA = vec3<f32>(0.01, 0.34, 0.47);
+const SAND = vec3<f32>(0.98, 0.62, 0.32);
+const FOAM = vec3<f32>(1.0, 0.95, 0.82);
 
 var<uniform> params: Params;
 var<storage, read> u: array<f32>;
@@ -62,10 +62,11 @@ fn paint(@builtin(global_invocation_id) id: vec3<u32>) {
     }
     let x = i32(id.x);
     let y = i32(id.y);
-    let height = v[cell(x, y)];
-    let light = 1.0 + 2.0 * (height - v[cell(x - 1, y - 1)]);
-    var colour = mix(NIGHT, SEA, smoothstep(0.0, 0.18, height));
-    colour = mix(colour, SAND, smoothstep(0.14, 0.3, height));
-    colour = mix(colour, FOAM, smoothstep(0.28, 0.42, height));
+    let here = both(x, y);
+    let height = here.y;
+    let light = 1.0 + 4.0 * (height - both(x - 1, y - 1).y);
+    var colour = mix(NIGHT, SEA, smoothstep(0.15, 0.7, 1.0 - here.x));
+    colour = mix(colour, SAND, smoothstep(0.16, 0.31, height));
+    colour = mix(colour, FOAM, smoothstep(0.28, 0.38, height));
     pixels[cell(x, y)] = pack4x8unorm(vec4<f32>(clamp(colour * light, vec3<f32>(0.0), vec3<f32>(1.0)), 1.0));
 }

@@ -41,7 +41,7 @@ fn run(
             let error = plane.step.error().map(|error| error.to_string());
             println!("a broken edit: {}; version {} goes on", error.unwrap_or_default(), plane.step.version());
             edit(&mut shaders, |text| {
-                text.replace("0.2 * * sides", "0.2 * sides").replace("2.0 * (height", "4.0 * (height")
+                text.replace("0.2 * * sides", "0.2 * sides").replace("4.0 * (height", "8.0 * (height")
             });
         }
         _ => {

@@ -1,7 +1,7 @@
 //! A kernel of your own: reaction and diffusion in WGSL on tensors, shown on a texture, with sliders and hot reload.
 //!
 //! With a display: a window. Edit `assets/examples/gray_scott.wgsl` while it runs. Without one: some hundred steps, two edits, and a summary.
-//! `--frames N` ends after so many frames, `--screenshot FILE.png` takes a picture of the last.
+//! `--frames N` ends after so many frames, `--screenshot FILE.png` takes a picture of the last, `--gpu` uses a software adapter too.
 
 mod edits;
 mod twin;
@@ -12,7 +12,7 @@ use bevy::prelude::*;
 use bevy_tensor_compute::TensorOperand;
 use bevy_tensor_compute::prelude::*;
 
-const SIZE: UVec2 = UVec2::new(320, 180);
+const SIZE: UVec2 = UVec2::new(480, 270);
 const STEPS_PER_FRAME: usize = 12;
 
 fn main() -> AppExit {
@@ -23,8 +23,12 @@ fn main() -> AppExit {
         watch_for_changes_override: Some(true),
         ..default()
     };
+    let backend = match std::env::args().any(|argument| argument == "--gpu") {
+        true => BackendChoice::Gpu,
+        false => BackendChoice::Auto,
+    };
     let mut app = App::new();
-    app.add_plugins((AnywherePlugins::windowed(window).set(assets), TensorComputePlugin::default()))
+    app.add_plugins((AnywherePlugins::windowed(window).set(assets), TensorComputePlugin { backend, ..default() }))
         .init_resource::<Params>()
         .init_resource::<Progress>()
         .add_systems(Startup, set_up)
@@ -83,7 +87,7 @@ fn set_up(mut commands: Commands, assets: Res<AssetServer>, mut kernels: ResMut<
     let paint = kernels.register(
         CustomKernel::shader("gray_scott_paint", shader)
             .entry("paint")
-            .inputs(["v"])
+            .inputs(["u", "v"])
             .output("pixels", OutputShape::like("v"))
             .params::<Params>()
             .dispatch(Dispatch::Axes)
@@ -99,10 +103,11 @@ fn set_up(mut commands: Commands, assets: Res<AssetServer>, mut kernels: ResMut<
 
 /// Drops of v here and there.
 fn seeds() -> Vec<f32> {
-    let drops: Vec<(IVec2, i32)> = (0..42u32)
+    let drops: Vec<(IVec2, i32)> = (1..40u32)
         .map(|i| {
-            let mixed = i.wrapping_mul(2_654_435_761);
-            (IVec2::new((mixed % SIZE.x) as i32, (mixed / SIZE.x % SIZE.y) as i32), 3 + (mixed >> 28) as i32 % 4)
+            let mixed = (i.wrapping_mul(0x9E37_79B1) ^ (i << 13)).wrapping_mul(0x85EB_CA77);
+            let mixed = mixed ^ mixed >> 15;
+            (IVec2::new((mixed % SIZE.x) as i32, (mixed / SIZE.x % SIZE.y) as i32), 6 + (mixed >> 28) as i32 % 6)
         })
         .collect();
     let cells = (0..SIZE.y as i32).flat_map(|y| (0..SIZE.x as i32).map(move |x| IVec2::new(x, y)));
@@ -127,7 +132,7 @@ fn react(plane: Res<Plane>, params: Res<Params>, mut progress: ResMut<Progress>,
     }
     ops.store(&u, plane.u)?;
     ops.store(&v, plane.v)?;
-    let pixels = ops.custom(&plane.paint, [v], &*params)?;
+    let pixels = ops.custom(&plane.paint, [u, v], &*params)?;
     progress.pictures.push(ops.read(pixels)?);
     progress.steps += STEPS_PER_FRAME;
     Ok(())

@@ -30,13 +30,13 @@ pub fn step(call: &mut CpuKernelCall) -> Result {
 
 /// Twin of `paint` in `gray_scott.wgsl`.
 pub fn paint(call: &mut CpuKernelCall) -> Result {
-    let v = call.input::<f32>(0)?;
+    let (u, v) = (call.input::<f32>(0)?, call.input::<f32>(1)?);
     let size = call.param::<UVec2>("size")?;
     let (columns, rows) = (size.x as usize, size.y as usize);
     let night = Vec3::new(0.02, 0.03, 0.09);
-    let sea = Vec3::new(0.02, 0.38, 0.55);
-    let sand = Vec3::new(1.0, 0.83, 0.55);
-    let foam = Vec3::new(1.0, 0.98, 0.94);
+    let sea = Vec3::new(0.01, 0.34, 0.47);
+    let sand = Vec3::new(0.98, 0.62, 0.32);
+    let foam = Vec3::new(1.0, 0.95, 0.82);
     let smooth = |low: f32, high: f32, x: f32| {
         let t = ((x - low) / (high - low)).clamp(0.0, 1.0);
         t * t * (3.0 - 2.0 * t)
@@ -45,9 +45,9 @@ pub fn paint(call: &mut CpuKernelCall) -> Result {
         let (x, y) = (i % columns, i / columns);
         let height = v[i];
         let before = v[(y + rows - 1) % rows * columns + (x + columns - 1) % columns];
-        let light = 1.0 + 2.0 * (height - before);
-        let colour = night.lerp(sea, smooth(0.0, 0.18, height));
-        let colour = colour.lerp(sand, smooth(0.14, 0.3, height)).lerp(foam, smooth(0.28, 0.42, height));
+        let light = 1.0 + 4.0 * (height - before);
+        let colour = night.lerp(sea, smooth(0.15, 0.7, 1.0 - u[i]));
+        let colour = colour.lerp(sand, smooth(0.16, 0.31, height)).lerp(foam, smooth(0.28, 0.38, height));
         let bytes = (colour * light).clamp(Vec3::ZERO, Vec3::ONE) * 255.0;
         let [r, g, b] = bytes.to_array().map(|byte| (byte + 0.5) as u32);
         *pixel = r | g << 8 | b << 16 | 255 << 24;

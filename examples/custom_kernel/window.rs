@@ -39,7 +39,7 @@ fn spawn_canvas(mut commands: Commands, mut images: ResMut<Assets<Image>>) {
         TextureFormat::Rgba8UnormSrgb,
         RenderAssetUsages::default(),
     );
-    commands.spawn(Camera2d);
+    commands.spawn(Camera3d::default());
     let fills = Node { width: percent(100), height: percent(100), ..default() };
     commands.spawn((Canvas, fills, ImageNode::new(images.add(image))));
 }
