@@ -10,7 +10,7 @@ use bevy::shader::Shader;
 use crate::cpu::CpuExecutor;
 use crate::diagnostics::TensorDiagnostics;
 use crate::extract::{Extracted, OutgoingParts, extract_recordings, hand_over_recordings};
-use crate::fault::{FaultReceiver, FaultSender, TensorFault, log_fault, trigger_faults};
+use crate::fault::{self, FaultReceiver, FaultSender, log_fault, trigger_faults};
 use crate::formats::{FileChannel, deliver_files};
 use crate::gpu::{GpuSettings, create_executor, run_batches};
 use crate::kernel::custom::{TensorKernels, reload_kernels};
@@ -126,7 +126,7 @@ impl TensorComputePlugin {
                 app.world_mut().resource_mut::<TensorKernels>().set_device(facts.features, facts.limits.clone());
             for error in errors {
                 // Its other end is in the same world.
-                let _ = app.world().resource::<FaultSender>().0.send(TensorFault::Kernel(error));
+                let _ = app.world().resource::<FaultSender>().0.send(fault::TensorFault::Kernel(error));
             }
         }
         let (faults, news) =
