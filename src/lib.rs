@@ -16,6 +16,7 @@
 
 mod anywhere;
 mod cpu;
+pub mod diagnostic_paths;
 mod diagnostics;
 mod error;
 mod extract;
@@ -31,6 +32,7 @@ mod plan;
 mod plugin;
 mod readback;
 mod record;
+mod report;
 mod support;
 mod tensor;
 mod timings;
@@ -50,7 +52,7 @@ pub use anywhere::{AnywherePlugins, has_adapter, has_display};
 pub use diagnostics::{TensorDiagnostics, TensorFigures};
 pub use error::{KernelError, MemoryHolder, OpError, OperandInfo, ReadError, RunError, SourcePlace, TensorError};
 pub use fault::TensorFault;
-pub use formats::{FormatError, SafetensorsFile, TensorFiles, TensorsLoaded, TensorsSaved, save_safetensors};
+pub use formats::{FormatError, SafetensorsFile, TensorFiles, TensorsLoaded, TensorsSaved, save_npy, save_safetensors};
 #[cfg(feature = "inspector")]
 pub use inspector::TensorInspectorPlugin;
 pub use kernel::custom::{
@@ -59,8 +61,8 @@ pub use kernel::custom::{
 };
 pub use memory::{
     AdviceSettings, AdvisedTensor, Duplicates, HostCopies, MemoryAdvice, MemoryAdvisor, MemoryPolicy, MemoryPressure,
-    MemorySettings, ModelUsage, Pinned, PressureLevel, PriorityMode, Residency, SyncDirection, TensorLost,
-    TensorMemory, TensorUsage,
+    MemorySettings, ModelUsage, Pinned, PoolClass, PoolKind, PressureLevel, PriorityMode, Residency, SyncDirection,
+    TensorLost, TensorMemory, TensorUsage,
 };
 pub use pipelines::{
     CacheFile, CacheFound, PipelineInfo, PipelineList, PipelineReport, PipelineState, TensorPipelines,
@@ -73,6 +75,7 @@ pub use record::{
     Padding, PoolSettings, ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo, RopeLayout,
     ScatterMode, TensorCommands, TensorExpression, TensorOperand, TensorValue, UnaryOp,
 };
+pub use report::{CompiledRow, FrameRow, ReportedModel, TensorMonitor, TensorReport, TimedRow};
 pub use support::{AdapterFacts, Backend, BackendChoice, ModelBackend, TensorSupport};
 pub use tensor::{
     Class, DType, Element, Layout, ModelTensors, NameError, Shape, ShareError, Strides, Tensor, TensorData,
@@ -90,8 +93,8 @@ pub mod prelude {
         AnywherePlugins, Axes, Backend, BackendChoice, CustomKernel, DType, Dispatch, MemorySettings, ModelBackend,
         OutputShape, Pinned, RegisterTensorKernel, Shape, Tensor, TensorCommands, TensorComputePlugin, TensorData,
         TensorDiagnostics, TensorFault, TensorFiles, TensorKernel, TensorKernels, TensorLost, TensorMemory,
-        TensorModel, TensorModels, TensorOf, TensorReady, TensorReceiver, TensorSupport, TensorSystems, TensorValue,
-        Truth,
+        TensorModel, TensorModels, TensorMonitor, TensorOf, TensorReady, TensorReceiver, TensorSupport, TensorSystems,
+        TensorValue, Truth,
     };
 
     #[cfg(feature = "inspector")]

@@ -125,7 +125,8 @@ impl Plugin for TensorComputePlugin {
                     .chain()
                     .in_set(TensorSystems::Deliver),
             )
-            .add_systems(Last, hand_over_recordings.in_set(TensorSystems::Submit));
+            .add_systems(Last, hand_over_recordings.in_set(TensorSystems::Submit))
+            .add_plugins((crate::diagnostic_paths::plugin, crate::report::plugin));
     }
 
     fn finish(&self, app: &mut App) {

@@ -7,7 +7,10 @@ mod budget;
 mod custom_kernels;
 mod debug_mode;
 mod device_loss;
+mod diagnostics;
 mod fusion;
+#[cfg(feature = "inspector")]
+mod inspector;
 mod lifecycle;
 mod op_errors;
 mod op_invariants;
@@ -16,6 +19,7 @@ mod persistence;
 mod pipeline_cache;
 mod quantisation;
 mod readback;
+mod report;
 mod residency;
 mod soak;
 mod steady_state;
