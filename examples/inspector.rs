@@ -1,11 +1,13 @@
 //! The inspector over a 3D scene: two models work in every frame, one of them moves the cubes. F12 closes and opens it.
 //!
-//! `--gpu` runs the work on the GPU whatever the adapter; `--pictures FOLDER` saves a picture of every panel and ends, `--size 1920x1080` and
-//! `--light` change what they look like.
+//! `--gpu` runs the work on the GPU whatever the adapter; `--pictures FOLDER` saves a picture of every panel and a report, and ends;
+//! `--size 1920x1080` and `--light` change what the pictures look like.
 
 use bevy::prelude::*;
 use bevy::render::view::screenshot::{Screenshot, save_to_disk};
-use bevy_tensor_compute::inspector::{InspectorPanel, InspectorState, InspectorTheme, TensorInspector};
+use bevy_tensor_compute::inspector::{
+    InspectorAction, InspectorActions, InspectorPanel, InspectorState, InspectorTheme, TensorInspector,
+};
 use bevy_tensor_compute::{ConvSettings, Padding, TensorPipelines, prelude::*};
 
 /// Cubes along a side.
@@ -78,6 +80,8 @@ struct Vision {
     picture: Entity,
     filters: [Entity; 2],
     scores: Entity,
+    /// Used once.
+    atlas: Entity,
 }
 
 #[derive(Component)]
@@ -121,9 +125,9 @@ fn spawn_models(mut commands: Commands, support: Res<TensorSupport>) -> Result {
             owner.own("head.filters", random(&[8, 16, 3, 3], 0.1, 22)?),
         ],
         scores: owner.own("scores", Tensor::zeros([8], DType::F32)?),
+        atlas: owner.own("atlas", random(&[1024, 1024], 1.0, 30)?),
     };
     commands.insert_resource(vision);
-    commands.spawn((Name::new("atlas"), random(&[1024, 1024], 1.0, 30)?));
     Ok(())
 }
 
@@ -145,7 +149,11 @@ fn think(landscape: Res<Landscape>, time: Res<Time>, mut ops: TensorCommands) ->
 }
 
 /// Two convolutions, a mean over the picture, a softmax.
-fn look(vision: Res<Vision>, mut ops: TensorCommands) -> Result {
+fn look(vision: Res<Vision>, mut ops: TensorCommands, mut prepared: Local<bool>) -> Result {
+    if !core::mem::replace(&mut *prepared, true) {
+        let atlas = ops.tanh(vision.atlas)?;
+        ops.store(atlas, vision.atlas)?;
+    }
     let same = ConvSettings { padding: Padding::Same, ..default() };
     let [stem, head] = vision.filters;
     let features = ops.conv2d(vision.picture, stem, None, same)?;
@@ -174,18 +182,11 @@ fn answer(
     }
     *answers += 1;
     if windows.is_empty() && *answers == ANSWERS {
-        println!("{ANSWERS} landscapes, the last from {:.2} to {:.2}", min(&heights), -min(&negated(&heights)));
+        let (low, high) = heights.iter().fold((f32::MAX, f32::MIN), |(low, high), &y| (low.min(y), high.max(y)));
+        println!("{ANSWERS} landscapes, the last from {low:.2} to {high:.2}");
         exit.write(AppExit::Success);
     }
     Ok(())
-}
-
-fn min(values: &[f32]) -> f32 {
-    values.iter().copied().fold(f32::INFINITY, f32::min)
-}
-
-fn negated(values: &[f32]) -> Vec<f32> {
-    values.iter().map(|value| -value).collect()
 }
 
 fn spawn_scene(
@@ -211,6 +212,7 @@ fn spawn_scene(
 }
 
 /// A picture of every panel, each after a while so that its curves have something to show.
+#[expect(clippy::too_many_arguments, reason = "a system's parameters")]
 fn take_pictures(
     mut commands: Commands,
     asked: Res<Asked>,
@@ -219,16 +221,25 @@ fn take_pictures(
     pipelines: Res<TensorPipelines>,
     mut inspector: ResMut<TensorInspector>,
     mut state: ResMut<InspectorState>,
+    mut actions: ResMut<InspectorActions>,
+    mut monitor: ResMut<TensorMonitor>,
     mut frame: Local<usize>,
     mut exit: MessageWriter<AppExit>,
-) {
+) -> Result {
     /// Frames for each panel, and the one of them that is kept.
     const FRAMES: usize = 60;
-    let Some(folder) = &asked.pictures else { return };
+    let Some(folder) = &asked.pictures else { return Ok(()) };
+    if *frame == 0 {
+        monitor.start();
+    }
     *frame += 1;
     let Some(&panel) = InspectorPanel::ALL.get(*frame / FRAMES) else {
+        if let Some(report) = monitor.stop() {
+            report.save_html(format!("{folder}/report.html"))?;
+            report.save_trace(format!("{folder}/report.trace.json"))?;
+        }
         exit.write(AppExit::Success);
-        return;
+        return Ok(());
     };
     if inspector.panel != panel {
         inspector.panel = panel;
@@ -239,22 +250,13 @@ fn take_pictures(
             let report = pipelines.report();
             state.pipelines.selected = report.pipelines.first().map(|pipeline| pipeline.id);
         }
-        // Something for the log and the history: the picture leaves the device and comes back.
-        (InspectorPanel::Memory, 20) => commands.queue(SpillPicture(vision.picture)),
+        // Something for the log and the history.
+        (InspectorPanel::Memory, 20) => actions.0.push(InspectorAction::Spill(vision.atlas)),
         (_, 50) => {
             let file = format!("{folder}/{}.png", panel.name().to_lowercase());
             commands.spawn(Screenshot::primary_window()).observe(save_to_disk(file));
         }
         _ => {}
     }
-}
-
-/// Moves a tensor to the host.
-struct SpillPicture(Entity);
-
-impl Command for SpillPicture {
-    fn apply(self, world: &mut World) {
-        use bevy_tensor_compute::inspector::{InspectorAction, InspectorActions};
-        world.resource_mut::<InspectorActions>().0.push(InspectorAction::Spill(self.0));
-    }
+    Ok(())
 }

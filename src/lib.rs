@@ -44,6 +44,8 @@ mod warm_up;
 mod pages {
     #[doc = include_str!("../docs/custom_kernels.md")]
     struct CustomKernels;
+    #[doc = include_str!("../docs/inspector.md")]
+    struct Inspector;
     #[doc = include_str!("../docs/memory.md")]
     struct Memory;
 }

@@ -31,9 +31,9 @@ fn watched(backend: Backend) -> TensorReport {
         rig.app.update();
     }
     let diagnostics = rig.app.world().resource::<TensorDiagnostics>().clone();
-    let measured = |frames: &[bevy_tensor_compute::FrameTimeline]| frames.last().map_or(0, |frame| frame.spans.len());
-    rig.step_until(|_| measured(&diagnostics.frames_after(backend, None)) >= 2);
-    rig.settle();
+    let measured =
+        || diagnostics.timings().map_or(0, |report| report.kernels.iter().map(|k| k.stats.count).sum::<u64>());
+    rig.step_until(|_| measured() == 48);
     let report = rig.app.world_mut().resource_mut::<TensorMonitor>().stop().expect("it was running");
     assert!(!diagnostics.timings_on(), "{backend}: as before");
     assert_eq!(rig.faults(), []);

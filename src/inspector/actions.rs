@@ -132,12 +132,18 @@ fn apply(world: &mut World, action: InspectorAction) -> Result<Option<String>, S
         InspectorAction::Unpin(tensor) => memory(world, |memory| memory.unpin(tensor))?,
         InspectorAction::Spill(tensor) => memory(world, |memory| memory.evict(tensor))?,
         InspectorAction::Optimize => {
-            memory(world, |memory| Ok(memory.optimize()))?;
+            memory(world, |memory| {
+                memory.optimize();
+                Ok(())
+            })?;
             return Ok(Some("idle tensors were asked to leave, by the policy".to_owned()));
         }
         InspectorAction::Trim => {
             let idle = world.resource::<TensorDiagnostics>().figures().pool_idle_bytes;
-            memory(world, |memory| Ok(memory.trim()))?;
+            memory(world, |memory| {
+                memory.trim();
+                Ok(())
+            })?;
             return Ok(Some(format!("{} of idle buffers go back to the device", format::bytes(idle))));
         }
         InspectorAction::Advise => {

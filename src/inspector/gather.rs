@@ -26,7 +26,8 @@ pub(super) struct Pace {
     frames: u32,
     since: Duration,
     figures: TensorFigures,
-    started: bool,
+    /// When this last ran; `None` before.
+    last: Option<Duration>,
 }
 
 #[expect(clippy::too_many_arguments, reason = "a system's parameters")]
@@ -46,11 +47,13 @@ pub(super) fn gather(
 ) {
     let (now, delta) = time.map_or((Duration::ZERO, Duration::ZERO), |time| (time.elapsed(), time.delta()));
     let figures = diagnostics.figures();
-    if !core::mem::replace(&mut pace.started, true) || inspector.is_changed() && now == pace.since {
-        pace.figures = figures;
+    if pace.last.replace(now).is_some_and(|last| last + delta == now) {
+        note_events(&mut log, &snapshot.figures, &figures, now, delta, inspector.slow_frame);
+    } else {
+        // It has just been opened: the time before is no part of what a frame costs.
+        (pace.frames, pace.since, pace.figures) = (0, now.saturating_sub(delta), figures);
     }
     pace.frames += 1;
-    note_events(&mut log, &snapshot.figures, &figures, now, delta, inspector.slow_frame);
     let elapsed = now.saturating_sub(pace.since);
     snapshot.figures = figures;
     if elapsed < inspector.refresh && !inspector.is_changed() && snapshot.revision > 0 {
@@ -105,6 +108,11 @@ pub(super) fn gather(
     if inspector.wants(InspectorPanel::Kernels) {
         snapshot.timings = diagnostics.timings();
         let kernels = snapshot.timings.iter().flat_map(|timings| &timings.kernels);
+        let known: usize = kernels.clone().count();
+        if snapshot.kernel_history.len() > known * 2 {
+            // Kernels that are no longer there.
+            snapshot.kernel_history.clear();
+        }
         for kernel in kernels {
             let key = (kernel.backend, kernel.kernel, kernel.variant.clone());
             let sparks = snapshot.kernel_history.entry(key).or_default();
@@ -139,10 +147,6 @@ fn note_events(
     delta: Duration,
     slow: Duration,
 ) {
-    // The first frame has nothing before it to compare with.
-    if *before == TensorFigures::default() {
-        return;
-    }
     if figures.evictions > before.evictions {
         let left = figures.evictions - before.evictions;
         let noun = if left == 1 { "tensor" } else { "tensors" };

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use bevy::platform::collections::HashMap;
 use bevy_egui::egui;
-use egui_extras::{Column, TableBuilder};
+use egui_extras::Column;
 
 use super::actions::InspectorAction;
 use super::snapshot::{InspectorSnapshot, KernelKey};
@@ -154,9 +154,7 @@ fn table(
     shares: &HashMap<KernelKey, f64>,
     state: &mut KernelsState,
 ) {
-    let table = TableBuilder::new(ui)
-        .id_salt("kernels")
-        .striped(true)
+    let table = style::table(ui, "kernels")
         .auto_shrink([false, false])
         .column(Column::remainder().at_least(130.0).clip(true))
         .columns(Column::exact(66.0), 3)

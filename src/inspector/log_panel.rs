@@ -1,7 +1,7 @@
 //! What happened, newest first.
 
 use bevy_egui::egui;
-use egui_extras::{Column, TableBuilder};
+use egui_extras::Column;
 
 use super::actions::InspectorAction;
 use super::log::LogKind;
@@ -55,9 +55,7 @@ pub fn log_panel(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut Lo
         style::ROW + (lines - 1) as f32 * 15.0
     });
     let heights: Vec<f32> = heights.collect();
-    TableBuilder::new(ui)
-        .id_salt("log")
-        .striped(true)
+    style::table(ui, "log")
         .auto_shrink([false, false])
         .cell_layout(egui::Layout::left_to_right(egui::Align::Min))
         .column(Column::exact(70.0))

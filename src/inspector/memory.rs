@@ -1,7 +1,7 @@
 //! Memory by model, by kind, by size class and over time.
 
 use bevy_egui::egui;
-use egui_extras::{Column, TableBuilder};
+use egui_extras::Column;
 use egui_plot::{FilledArea, HLine, Legend, Line, LineStyle, Plot, PlotPoints, VLine};
 
 use super::actions::InspectorAction;
@@ -91,9 +91,7 @@ fn models(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) {
         ui.weak("No tensors yet.");
         return;
     }
-    let table = TableBuilder::new(ui)
-        .id_salt("models")
-        .striped(true)
+    let table = style::table(ui, "models")
         .auto_shrink([false, true])
         .max_scroll_height(140.0)
         .column(Column::remainder().at_least(120.0).clip(true))
@@ -215,9 +213,7 @@ fn pool(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) {
         ui.weak("None: there is no device, or nothing has run on it.");
         return;
     }
-    let table = TableBuilder::new(ui)
-        .id_salt("pool")
-        .striped(true)
+    let table = style::table(ui, "pool")
         .auto_shrink([false, true])
         .max_scroll_height(150.0)
         .column(Column::remainder().at_least(70.0))

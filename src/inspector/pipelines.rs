@@ -1,7 +1,7 @@
 //! Compiled kernels: state, cost, the form that was chosen and why, the text.
 
 use bevy_egui::egui;
-use egui_extras::{Column, TableBuilder};
+use egui_extras::Column;
 
 use super::actions::InspectorAction;
 use super::snapshot::InspectorSnapshot;
@@ -134,9 +134,7 @@ fn state_label(ui: &mut egui::Ui, pipeline: &PipelineInfo) {
 }
 
 fn table(ui: &mut egui::Ui, pipelines: &[&PipelineInfo], state: &mut PipelinesState) {
-    let table = TableBuilder::new(ui)
-        .id_salt("pipelines")
-        .striped(true)
+    let table = style::table(ui, "pipelines")
         .auto_shrink([false, false])
         .column(Column::remainder().at_least(150.0).clip(true))
         .column(Column::exact(76.0))

@@ -1,7 +1,7 @@
 //! What the last batch's ops became: launches, the scratch memory they share, and what was not joined, and why.
 
 use bevy_egui::egui;
-use egui_extras::{Column, TableBuilder};
+use egui_extras::Column;
 
 use super::actions::InspectorAction;
 use super::snapshot::InspectorSnapshot;
@@ -89,9 +89,7 @@ fn launches(ui: &mut egui::Ui, report: &PlanReport, search: &str) {
         style::empty(ui, "No launch fits the search", "Kernels and ops are searched.");
         return;
     }
-    let table = TableBuilder::new(ui)
-        .id_salt("plan")
-        .striped(true)
+    let table = style::table(ui, "plan")
         .auto_shrink([false, false])
         .column(Column::exact(34.0))
         .column(Column::exact(110.0).clip(true))

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bevy::platform::collections::HashMap;
+use bevy::platform::collections::{HashMap, HashSet};
 use bevy::prelude::*;
 
 use super::log::LogEntry;
@@ -197,8 +197,8 @@ pub(super) fn rows<'a>(
     let mut models: Vec<ModelRow> = Vec::new();
     let mut places: HashMap<Option<Entity>, usize> = HashMap::default();
     // Every storage once in each model, and once in all.
-    let mut seen: HashMap<(Option<Entity>, u64), ()> = HashMap::default();
-    let mut seen_anywhere: HashMap<u64, ()> = HashMap::default();
+    let mut seen: HashSet<(Option<Entity>, u64)> = HashSet::default();
+    let mut seen_anywhere: HashSet<u64> = HashSet::default();
     for row in &mut rows {
         row.owners = owners[&row.usage.storage];
         let place = *places.entry(row.model).or_insert_with(|| {
@@ -211,13 +211,13 @@ pub(super) fn rows<'a>(
         });
         let model = &mut models[place];
         model.usage.tensors += 1;
-        if seen.insert((row.model, row.usage.storage), ()).is_none() {
+        if seen.insert((row.model, row.usage.storage)) {
             model.usage.storages += 1;
             model.usage.bytes += row.usage.bytes;
             model.usage.device_bytes += row.usage.device_bytes;
             model.usage.host_bytes += row.usage.host_bytes;
         }
-        if seen_anywhere.insert(row.usage.storage, ()).is_none() {
+        if seen_anywhere.insert(row.usage.storage) {
             model.own_device_bytes += row.usage.device_bytes;
         }
     }

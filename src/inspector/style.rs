@@ -73,7 +73,6 @@ pub(super) fn icon_button(ui: &mut egui::Ui, icon: &str, label: &str) -> egui::R
 pub(super) fn search(ui: &mut egui::Ui, text: &mut String, label: &str) {
     let field = egui::TextEdit::singleline(text).hint_text(label).desired_width(170.0);
     let response = ui.add(field);
-    response.widget_info(|| egui::WidgetInfo::text_edit(true, "", text.as_str(), label));
     name(ui, &response, label);
     if !text.is_empty() && icon_button(ui, "❌", "Clear the search").clicked() {
         text.clear();
@@ -137,6 +136,12 @@ pub(super) fn facts(ui: &mut egui::Ui, id: &str, rows: &[(&str, String)]) {
             ui.end_row();
         }
     });
+}
+
+/// A table of rows, each cell of which is filled from left to right.
+pub(super) fn table<'a>(ui: &'a mut egui::Ui, id: &str) -> egui_extras::TableBuilder<'a> {
+    let cells = egui::Layout::left_to_right(egui::Align::Center);
+    egui_extras::TableBuilder::new(ui).id_salt(id).striped(true).cell_layout(cells)
 }
 
 /// How high the rows of tables are.

@@ -44,7 +44,7 @@ impl core::fmt::Debug for TensorViewState {
 }
 
 /// What a picture was made of.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone)]
 struct PictureKey {
     /// The values: as long as they are held, no others can be in their place.
     values: Arc<TensorValues>,

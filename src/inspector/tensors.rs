@@ -2,10 +2,10 @@
 
 use core::time::Duration;
 
-use bevy::platform::collections::HashSet;
+use bevy::platform::collections::{HashMap, HashSet};
 use bevy::prelude::Entity;
 use bevy_egui::egui;
-use egui_extras::{Column, TableBuilder};
+use egui_extras::Column;
 
 use super::actions::InspectorAction;
 use super::snapshot::{InspectorSnapshot, TensorRow};
@@ -150,7 +150,7 @@ fn list(snapshot: &InspectorSnapshot, state: &mut TensorsState) {
             || format::shape(&row.shape).contains(&search)
     };
     let mut lines = Vec::with_capacity(snapshot.tensors.len() + snapshot.models.len());
-    let mut by_model: bevy::platform::collections::HashMap<Option<Entity>, Vec<usize>> = Default::default();
+    let mut by_model: HashMap<Option<Entity>, Vec<usize>> = HashMap::default();
     for (i, row) in snapshot.tensors.iter().enumerate() {
         by_model.entry(row.model).or_default().push(i);
     }
@@ -202,9 +202,7 @@ fn table(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut TensorsSta
     if lines.is_empty() {
         style::empty(ui, "No tensor fits the search", "Names, models, types and shapes are searched.");
     } else {
-        let table = TableBuilder::new(ui)
-            .id_salt("tensors")
-            .striped(true)
+        let table = style::table(ui, "tensors")
             .auto_shrink([false, false])
             .column(Column::remainder().at_least(140.0).clip(true))
             .column(Column::exact(120.0).clip(true))

@@ -1,6 +1,5 @@
 //! Watches work for a while and adds up.
 
-use core::hash::Hash;
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -289,17 +288,11 @@ fn watch(
             if let Some(name) = name.filter(|name| name.as_str() != row.name) {
                 row.name = name.to_string();
             }
-            let storages = unique(members.iter().filter_map(|member| tensors.get(member).ok()).map(|tensor| {
-                let usage = tensor.usage();
-                (usage.storage, usage.device_bytes)
-            }));
+            // Tensors on one storage take its bytes once.
+            let members = members.iter().filter_map(|member| tensors.get(member).ok()).map(Tensor::usage);
+            let storages: HashMap<u64, u64> = members.map(|usage| (usage.storage, usage.device_bytes)).collect();
             row.peak_device_bytes = row.peak_device_bytes.max(storages.values().sum());
         }
     }
     running.frames += 1;
-}
-
-/// The value of each key, once.
-fn unique<K: Eq + Hash, V>(pairs: impl Iterator<Item = (K, V)>) -> HashMap<K, V> {
-    pairs.collect()
 }
