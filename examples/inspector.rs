@@ -11,7 +11,7 @@ use bevy_tensor_compute::inspector::{
 use bevy_tensor_compute::{ConvSettings, Padding, TensorPipelines, prelude::*};
 
 /// Cubes along a side.
-const SIDE: usize = 24;
+const SIDE: usize = 16;
 /// Answers after which the example ends where nobody can watch.
 const ANSWERS: u32 = 30;
 
@@ -207,7 +207,7 @@ fn spawn_scene(
     ));
     commands.spawn((
         Camera3d::default(),
-        Transform::from_xyz(0.0, 13.0, 19.0).looking_at(Vec3::new(-6.0, 0.0, 0.0), Vec3::Y),
+        Transform::from_xyz(0.0, 9.0, 13.0).looking_at(Vec3::new(-5.0, 0.0, 0.0), Vec3::Y),
     ));
 }
 
@@ -227,7 +227,7 @@ fn take_pictures(
     mut exit: MessageWriter<AppExit>,
 ) -> Result {
     /// Frames for each panel, and the one of them that is kept.
-    const FRAMES: usize = 60;
+    const FRAMES: usize = 14;
     let Some(folder) = &asked.pictures else { return Ok(()) };
     if *frame == 0 {
         monitor.start();
@@ -251,8 +251,8 @@ fn take_pictures(
             state.pipelines.selected = report.pipelines.first().map(|pipeline| pipeline.id);
         }
         // Something for the log and the history.
-        (InspectorPanel::Memory, 20) => actions.0.push(InspectorAction::Spill(vision.atlas)),
-        (_, 50) => {
+        (InspectorPanel::Memory, 4) => actions.0.push(InspectorAction::Spill(vision.atlas)),
+        (_, 11) => {
             let file = format!("{folder}/{}.png", panel.name().to_lowercase());
             commands.spawn(Screenshot::primary_window()).observe(save_to_disk(file));
         }

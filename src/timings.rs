@@ -16,8 +16,10 @@ use crate::tensor::Storage;
 
 /// Samples that a [`TimingStats`] is about.
 const WINDOW: usize = 120;
-/// Frames of which the launches are kept.
+/// Frames of a report.
 const FRAMES: usize = 16;
+/// Frames of which the launches are kept: enough for whoever adds them up to be late.
+const KEPT_FRAMES: usize = 128;
 /// Kernels, ops or models that are kept; beyond, those not seen for longest go.
 const KEPT: usize = 4096;
 
@@ -324,7 +326,8 @@ impl Timings {
         });
         let ops = longest_first(&tables.ops, |&(backend, op, site), stats| OpTiming { backend, op, site, stats });
         let models = longest_first(&tables.models, |&(backend, model), stats| ModelTiming { backend, model, stats });
-        let frames = tables.frames.iter().map(|frame| frame.timeline.clone()).collect();
+        let frames = tables.frames.iter().skip(tables.frames.len().saturating_sub(FRAMES));
+        let frames = frames.map(|frame| frame.timeline.clone()).collect();
         Some(TimingReport { kernels, ops, models, frames })
     }
 }
@@ -336,7 +339,7 @@ impl Tables {
         let (backend, clock) = (batch.backend, self.clock);
         let known = self.frames.iter().any(|f| f.timeline.frame == batch.frame && f.timeline.backend == backend);
         if !known {
-            if self.frames.len() == FRAMES {
+            if self.frames.len() == KEPT_FRAMES {
                 self.frames.pop_front();
             }
             let origin = Duration::from_nanos(first.start);

@@ -64,7 +64,7 @@ pub fn overview_panel(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) -> Vec<In
 fn frame(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) {
     let cost = &snapshot.frame;
     let rate = cost.frame.map_or_else(|| "-".to_owned(), |frame| format!("{:.0}", 1.0 / frame.as_secs_f64()));
-    let mut tiles = vec![("frame", format::known(cost.frame)), ("frames a second", rate)];
+    let mut tiles = vec![("frame", format::known(cost.frame)), ("per second", rate)];
     let uses_gpu = snapshot.support.as_ref().is_some_and(|support| support.backend == Backend::Gpu);
     if uses_gpu || cost.gpu.is_some() {
         tiles.push(("kernels, GPU", format::known(cost.gpu)));

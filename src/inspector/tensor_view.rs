@@ -107,8 +107,8 @@ pub(super) fn tensor_view(
             ui.vertical(|ui| {
                 ui.set_width(250.0);
                 statistics(ui, values);
-                picture(ui, values, state, actions);
-                save(ui, row, state, actions);
+                save(ui, row, values, state, actions);
+                picture(ui, values, state);
             });
             ui.separator();
             ui.vertical(|ui| {
@@ -291,25 +291,31 @@ fn edit(
     });
 }
 
-fn save(ui: &mut egui::Ui, row: &TensorRow, state: &mut TensorViewState, actions: &mut Vec<InspectorAction>) {
+fn save(
+    ui: &mut egui::Ui,
+    row: &TensorRow,
+    values: &TensorValues,
+    state: &mut TensorViewState,
+    actions: &mut Vec<InspectorAction>,
+) {
     ui.horizontal(|ui| {
-        let response = ui.add(egui::TextEdit::singleline(&mut state.path).desired_width(180.0));
+        let response = ui.add(egui::TextEdit::singleline(&mut state.path).desired_width(140.0));
         style::name(ui, &response, "File");
         let explained = "Save all values; as NumPy array if the name ends in .npy, else as safetensors";
         if ui.button("Save").on_hover_text(explained).clicked() && !state.path.trim().is_empty() {
             let (name, path) = (row.name.clone(), PathBuf::from(state.path.trim()));
             actions.push(InspectorAction::Save { tensor: row.entity, name, path });
         }
+        if ui.button("PNG").on_hover_text("Save the picture below").clicked() {
+            let path = PathBuf::from(state.path.trim()).with_extension("png");
+            let picture = draw(values, [state.rows, state.columns], &state.at);
+            actions.push(InspectorAction::SavePicture { path, picture });
+        }
     });
 }
 
 /// The plane as a heat map, or the tensor as an image if it is one.
-fn picture(
-    ui: &mut egui::Ui,
-    values: &Arc<TensorValues>,
-    state: &mut TensorViewState,
-    actions: &mut Vec<InspectorAction>,
-) {
+fn picture(ui: &mut egui::Ui, values: &Arc<TensorValues>, state: &mut TensorViewState) {
     let axes = [state.rows, state.columns];
     if !state.texture.as_ref().is_some_and(|(key, _)| key.same(values, axes, &state.at)) {
         let picture = draw(values, axes, &state.at);
@@ -334,13 +340,7 @@ fn picture(
     let response = ui.add(egui::Image::new((texture.id(), shown)));
     let label = if is_image { "Image" } else { "Heat map" };
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, label));
-    ui.horizontal(|ui| {
-        ui.weak(if is_image { "as an image" } else { "heat map: dark is low, red is not finite" });
-        if ui.small_button("PNG").on_hover_text("Save this picture").clicked() {
-            let path = PathBuf::from(state.path.trim()).with_extension("png");
-            actions.push(InspectorAction::SavePicture { path, picture: draw(values, axes, &state.at) });
-        }
-    });
+    ui.weak(if is_image { "as an image" } else { "heat map: dark is low, red is not finite" });
 }
 
 /// The axis of colours, if the tensor looks like an image: three axes, of which the last or the first has 1, 3 or 4 places.
