@@ -3,7 +3,7 @@
 use bevy::prelude::*;
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::error::RunError;
+use crate::error::{KernelError, RunError};
 
 /// Something went wrong outside any call that could have returned an error. Observe it with `app.add_observer`; it is logged as well.
 #[derive(Event, Clone, Debug, PartialEq)]
@@ -20,6 +20,8 @@ pub enum TensorFault {
     },
     /// A batch of recorded work, or a part of it, failed.
     Run(RunError),
+    /// A shader asset does not make the kernel it is for. If an earlier version did, that one stays.
+    Kernel(KernelError),
     /// A [`notify`](crate::TensorCommands::notify) whose tensor was despawned before its values arrived.
     Undelivered {
         /// The tensor's entity.
@@ -34,6 +36,7 @@ impl core::fmt::Display for TensorFault {
                 write!(f, "tensor {tensor} has the name \"{name}\", which model {model} has already")
             }
             Self::Run(error) => error.fmt(f),
+            Self::Kernel(error) => error.fmt(f),
             Self::Undelivered { tensor } => write!(f, "tensor {tensor} was despawned before its values arrived"),
         }
     }

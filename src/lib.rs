@@ -36,17 +36,23 @@ mod tensor;
 /// The code on the pages under `docs/`.
 #[cfg(doctest)]
 mod pages {
+    #[doc = include_str!("../docs/custom_kernels.md")]
+    struct CustomKernels;
     #[doc = include_str!("../docs/memory.md")]
     struct Memory;
 }
 
 pub use anywhere::{AnywherePlugins, has_adapter, has_display};
 pub use diagnostics::{TensorDiagnostics, TensorFigures};
-pub use error::{MemoryHolder, OpError, OperandInfo, ReadError, RunError, TensorError};
+pub use error::{KernelError, MemoryHolder, OpError, OperandInfo, ReadError, RunError, SourcePlace, TensorError};
 pub use fault::TensorFault;
 pub use formats::{FormatError, SafetensorsFile, TensorFiles, TensorsLoaded, TensorsSaved, save_safetensors};
 #[cfg(feature = "inspector")]
 pub use inspector::TensorInspectorPlugin;
+pub use kernel::custom::{
+    CpuElement, CpuKernelCall, CustomKernel, Dispatch, KernelNumber, OutputShape, ParamValue, RegisterTensorKernel,
+    TensorKernel, TensorKernels,
+};
 pub use memory::{
     AdviceSettings, AdvisedTensor, Duplicates, HostCopies, MemoryAdvice, MemoryAdvisor, MemoryPolicy, MemoryPressure,
     MemorySettings, ModelUsage, Pinned, PressureLevel, PriorityMode, Residency, SyncDirection, TensorLost,
@@ -56,9 +62,9 @@ pub use plan::{PlanReport, StepReport, Unfused, UnfusedReason};
 pub use plugin::{PipelineSettings, TensorComputePlugin, TensorSystems};
 pub use readback::{TensorReady, TensorReceiver};
 pub use record::{
-    AttentionSettings, Axes, Axis, BinaryOp, ConvSettings, ConvTransposeSettings, DepthOrder, PadMode, Padding,
-    PoolSettings, ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo, RopeLayout, ScatterMode,
-    TensorCommands, TensorExpression, TensorOperand, TensorValue, UnaryOp,
+    AttentionSettings, Axes, Axis, BinaryOp, ConvSettings, ConvTransposeSettings, DepthOrder, KernelInputs, PadMode,
+    Padding, PoolSettings, ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo, RopeLayout,
+    ScatterMode, TensorCommands, TensorExpression, TensorOperand, TensorValue, UnaryOp,
 };
 pub use support::{AdapterFacts, Backend, BackendChoice, ModelBackend, TensorSupport};
 pub use tensor::{
@@ -69,10 +75,11 @@ pub use tensor::{
 /// Everything most apps use. [`Axis`] is not in it, since Bevy's prelude has one of its own.
 pub mod prelude {
     pub use crate::{
-        AnywherePlugins, Axes, Backend, BackendChoice, DType, MemorySettings, ModelBackend, Pinned, Shape, Tensor,
-        TensorCommands, TensorComputePlugin, TensorData, TensorDiagnostics, TensorFault, TensorFiles, TensorLost,
-        TensorMemory, TensorModel, TensorModels, TensorOf, TensorReady, TensorReceiver, TensorSupport, TensorSystems,
-        TensorValue, Truth,
+        AnywherePlugins, Axes, Backend, BackendChoice, CustomKernel, DType, Dispatch, MemorySettings, ModelBackend,
+        OutputShape, Pinned, RegisterTensorKernel, Shape, Tensor, TensorCommands, TensorComputePlugin, TensorData,
+        TensorDiagnostics, TensorFault, TensorFiles, TensorKernel, TensorKernels, TensorLost, TensorMemory,
+        TensorModel, TensorModels, TensorOf, TensorReady, TensorReceiver, TensorSupport, TensorSystems, TensorValue,
+        Truth,
     };
 
     #[cfg(feature = "inspector")]

@@ -5,13 +5,15 @@ use core::time::Duration;
 use bevy::prelude::*;
 use bevy::render::renderer::RenderDevice;
 use bevy::render::{ExtractSchedule, Render, RenderApp, RenderStartup, RenderSystems};
+use bevy::shader::Shader;
 
 use crate::cpu::CpuExecutor;
 use crate::diagnostics::TensorDiagnostics;
 use crate::extract::{Extracted, OutgoingParts, extract_recordings, hand_over_recordings};
-use crate::fault::{FaultReceiver, FaultSender, log_fault, trigger_faults};
+use crate::fault::{FaultReceiver, FaultSender, TensorFault, log_fault, trigger_faults};
 use crate::formats::{FileChannel, deliver_files};
 use crate::gpu::{GpuSettings, create_executor, run_batches};
+use crate::kernel::custom::{TensorKernels, reload_kernels};
 use crate::memory::{MemorySettings, NewsReceiver, NewsSender, OutgoingRequests, trigger_news};
 use crate::readback::{NotificationChannel, trigger_ready};
 use crate::record::FrameRecordings;
@@ -56,7 +58,7 @@ impl Default for PipelineSettings {
 #[derive(SystemSet, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TensorSystems {
     /// In [`First`]: values that have arrived become [`TensorReady`](crate::TensorReady) events, failures become
-    /// [`TensorFault`](crate::TensorFault)s.
+    /// [`TensorFault`](crate::TensorFault)s, and kernels take in what became of their shader assets.
     Deliver,
     /// In [`Last`]: what the frame recorded is handed to the backends. Record before this.
     Submit,
@@ -72,6 +74,8 @@ impl Plugin for TensorComputePlugin {
             .init_resource::<OutgoingParts>()
             .init_resource::<OutgoingRequests>()
             .init_resource::<FileChannel>()
+            .init_resource::<TensorKernels>()
+            .add_message::<AssetEvent<Shader>>()
             .insert_resource(self.memory)
             .insert_resource(NewsReceiver(news_receiver))
             .insert_resource(NewsSender(news_sender))
@@ -83,7 +87,7 @@ impl Plugin for TensorComputePlugin {
             .add_observer(log_fault)
             .add_systems(
                 First,
-                (poll_device, (trigger_ready, trigger_faults, trigger_news, deliver_files))
+                (poll_device, (trigger_ready, trigger_faults, trigger_news, deliver_files, reload_kernels))
                     .chain()
                     .in_set(TensorSystems::Deliver),
             )
@@ -117,6 +121,14 @@ impl TensorComputePlugin {
             _ => info!("{message}"),
         }
         app.insert_resource(support);
+        if let Some(facts) = &adapter {
+            let errors =
+                app.world_mut().resource_mut::<TensorKernels>().set_device(facts.features, facts.limits.clone());
+            for error in errors {
+                // Its other end is in the same world.
+                let _ = app.world().resource::<FaultSender>().0.send(TensorFault::Kernel(error));
+            }
+        }
         let (faults, news) =
             (app.world().resource::<FaultSender>().clone(), app.world().resource::<NewsSender>().clone());
         let diagnostics = app.world().resource::<TensorDiagnostics>().clone();

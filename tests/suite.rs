@@ -4,6 +4,7 @@ mod common;
 
 mod big_tensors;
 mod budget;
+mod custom_kernels;
 mod device_loss;
 mod fusion;
 mod lifecycle;

@@ -81,13 +81,16 @@ impl Worker {
         counters.readbacks.add(requests.len() as u64);
         // A bug in a kernel must not take all later work with it.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let plan = self.run_plan(&batch);
+            let plan = self.run_plan(&batch)?;
             self.answer(&plan, &batch, &mut requests);
+            Ok(())
         }));
-        if let Err(payload) = outcome {
+        let outcome = outcome.unwrap_or_else(|payload| {
             let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
             let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-            let error = RunError::Device(text.unwrap_or_else(|| "a CPU kernel panicked".to_owned()));
+            Err(RunError::Device(text.unwrap_or_else(|| "a CPU kernel panicked".to_owned())))
+        });
+        if let Err(error) = outcome {
             for request in requests.into_iter().flatten() {
                 request.fail(ReadError::Failed(error.clone()));
             }
@@ -95,7 +98,7 @@ impl Worker {
         }
     }
 
-    fn run_plan(&mut self, batch: &Batch) -> Arc<Plan> {
+    fn run_plan(&mut self, batch: &Batch) -> Result<Arc<Plan>, RunError> {
         let counters = self.diagnostics.counters().clone();
         let (built, hits) = (self.plans.built, self.plans.hits);
         let (_, plan) = self.plans.plan(batch);
@@ -103,14 +106,14 @@ impl Worker {
         counters.plans_built.add(self.plans.built - built);
         counters.plan_hits.add(self.plans.hits - hits);
         self.diagnostics.set_last_plan(Backend::Cpu, &plan);
-        let clamped = run_plan(&plan, &batch.slots, &batch.host, &batch.scalars, &mut self.scratch, &self.pool);
+        let clamped = run_plan(&plan, &batch.slots, &batch.host, &batch.scalars, &mut self.scratch, &self.pool)?;
         counters.cpu_steps.add(plan.steps.len() as u64);
         counters.batches_run.add(1);
         for (step, count) in clamped {
             let op = plan.report.steps[step].op;
             let _ = self.faults.send(TensorFault::Run(RunError::IndexOutOfRange { op, count }));
         }
-        plan
+        Ok(plan)
     }
 
     fn answer(&self, plan: &Plan, batch: &Batch, requests: &mut [Option<ReadRequest>]) {

@@ -107,7 +107,7 @@ impl<'a> Code<'a> {
         );
         let mut last: SmallVec<[Option<usize>; 32]> = SmallVec::from_elem(None, n);
         for (i, expr) in program.exprs.iter().enumerate() {
-            for reg in operands(expr) {
+            for reg in expr.operands() {
                 last[reg.0 as usize] = Some(i);
             }
         }
@@ -137,7 +137,7 @@ impl<'a> Code<'a> {
                 Some(count - 1)
             });
             // After choosing, so that a step never writes a buffer it reads.
-            let mut ended: SmallVec<[usize; 3]> = operands(expr).map(|reg| reg.0 as usize).collect();
+            let mut ended: SmallVec<[usize; 4]> = expr.operands().map(|reg| reg.0 as usize).collect();
             ended.sort_unstable();
             ended.dedup();
             free.extend(ended.into_iter().filter(|&r| last[r] == Some(i) && !fixed[r]).filter_map(|r| buffers[r]));
@@ -216,17 +216,6 @@ impl<'a> Code<'a> {
             }
         }
     }
-}
-
-/// The registers a step reads.
-fn operands(expr: &Expr) -> impl Iterator<Item = Reg> + use<> {
-    let regs: SmallVec<[Reg; 3]> = match *expr {
-        Expr::Input(..) | Expr::Scalar(..) | Expr::Const(..) => SmallVec::new(),
-        Expr::Unary(_, x) | Expr::Cast(x, _) => SmallVec::from_slice(&[x]),
-        Expr::Binary(_, a, b) | Expr::Hash(a, b) => SmallVec::from_slice(&[a, b]),
-        Expr::Select(c, a, b) => SmallVec::from_slice(&[c, a, b]),
-    };
-    regs.into_iter()
 }
 
 #[cfg(test)]

@@ -334,6 +334,17 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// The words of all elements of a contiguous input of a 32-bit type.
+    pub(super) fn contiguous_words(&self, pool: &CpuPool) -> Cow<'a, [u32]> {
+        let range = self.layout.offset..self.layout.offset + self.layout.elements();
+        match self.elements {
+            Elements::F32(values) => Cow::Borrowed(cast_slice(&values[range])),
+            Elements::I32(values) => Cow::Borrowed(cast_slice(&values[range])),
+            Elements::U32(values) => Cow::Borrowed(&values[range]),
+            _ => self.contiguous(pool),
+        }
+    }
+
     /// Elements from row-major position `start` of a contiguous input.
     pub(super) fn range<T: Number>(&self, start: usize, out: &mut [T]) {
         self.elements.load((self.layout.offset + start) as isize, 1, cast_slice_mut(out));

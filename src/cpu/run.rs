@@ -10,7 +10,9 @@ use super::map::MapSource;
 use super::memory::{Elements, ElementsMut, Input};
 use super::{CpuPool, HostWords, attention, block_copy, conv, conv_transpose, cumsum, gather, matmul, pool as pooling};
 use super::{quant_matmul, quantize, reduce, row_norm, scatter, softmax, taps, top_k};
+use crate::error::RunError;
 use crate::kernel::Kernel;
+use crate::kernel::custom::run_on_cpu;
 use crate::plan::{Operand, Plan, Region, Source, Step};
 use crate::tensor::Storage;
 
@@ -24,7 +26,8 @@ struct Memory<'a> {
     constants: &'a [Arc<[u32]>],
 }
 
-/// Runs all uploads and steps of `plan` in order. `scalars` are the batch's; returns the out-of-range indices of each step that had any.
+/// Runs all uploads and steps of `plan` in order. `scalars` are the batch's; returns the out-of-range indices of each step that had any. Fails at a
+/// user's kernel whose CPU function fails or is missing.
 pub(crate) fn run_plan(
     plan: &Plan,
     slots: &[Arc<Storage>],
@@ -32,7 +35,11 @@ pub(crate) fn run_plan(
     scalars: &[u32],
     scratch: &mut Vec<u32>,
     pool: &CpuPool,
-) -> Vec<(usize, u32)> {
+) -> Result<Vec<(usize, u32)>, RunError> {
+    if let Some(kernel) = plan.steps.iter().find_map(without_cpu_function) {
+        let message = "it has no CPU function".to_owned();
+        return Err(RunError::CpuFunction { kernel, message });
+    }
     let temporary = plan.steps.iter().map(|step| Temporary::of(step).words()).max().unwrap_or(0);
     if scratch.len() < plan.scratch_words + temporary {
         scratch.resize(plan.scratch_words + temporary, 0);
@@ -57,12 +64,23 @@ pub(crate) fn run_plan(
     let mut memory = Memory { slots, scratch, temporary, regions: &plan.regions, constants: &plan.constants };
     let mut faults = Vec::new();
     for (i, step) in plan.steps.iter().enumerate() {
-        let count = memory.run(step, scalars, pool);
+        let count = memory.run(step, scalars, pool)?;
         if count > 0 {
             faults.push((i, count));
         }
     }
-    faults
+    Ok(faults)
+}
+
+/// An elementwise function of a user's that a step calls and that is not there on the CPU.
+fn without_cpu_function(step: &Step) -> Option<&'static str> {
+    let own = match &step.kernel {
+        Kernel::Map(map) => Some(map),
+        _ => None,
+    };
+    let fused = step.prologue.iter().chain(&step.epilogue).map(|fused| &fused.map);
+    let mut functions = own.into_iter().chain(fused).flat_map(|map| &map.program.functions);
+    functions.find(|function| function.cpu.is_none()).map(|function| function.name)
 }
 
 /// The words of a contiguous operand, packed as its dtype asks, the last padded with zeros.
@@ -147,7 +165,7 @@ fn split_scratch<'a>(mut rest: &'a mut [u32], written: &[Region]) -> Split<'a> {
 
 impl Memory<'_> {
     /// One step; gives its out-of-range indices. `scalars` are the batch's.
-    fn run(&mut self, step: &Step, scalars: &[u32], pool: &CpuPool) -> u32 {
+    fn run(&mut self, step: &Step, scalars: &[u32], pool: &CpuPool) -> Result<u32, RunError> {
         let mut guards = lock(self.slots, step);
         let written: SmallVec<[Region; 2]> =
             step.outputs.iter().filter_map(|o| self.region(o.source)).filter(|r| r.words > 0).collect();
@@ -222,7 +240,19 @@ impl Memory<'_> {
             let places = Places { outputs: &step.outputs, sources: &sources, memories };
             let none = MapSource::Elements(Elements::U32(&[]));
             run_map(kernel, (&step.inputs, &inputs), none, places, &own, pool);
-            return 0;
+            return Ok(0);
+        }
+        if let Kernel::Custom(call) = &step.kernel {
+            let words: SmallVec<[_; 4]> = inputs.iter().map(|input| input.contiguous_words(pool)).collect();
+            let shapes = step.inputs.iter().map(|input| input.layout.shape.clone());
+            let inputs = words.iter().map(|words| &words[..]).zip(shapes).collect();
+            // Every output has a memory of its own; scratch, which comes last, is for devices.
+            let outputs = step.outputs.iter().zip(&mut memories).take(call.code.outputs.len());
+            let outputs = outputs.map(|(output, memory)| {
+                let start = output.layout.offset;
+                (memory.words(start..start + output.layout.elements()), output.layout.shape.clone())
+            });
+            return run_on_cpu(&call.code, inputs, outputs.collect(), &own).map(|()| 0);
         }
         if let (Some(output), Some(ElementsMut::U32(words))) = (step.outputs.first(), memories.first_mut())
             && let Some(format) = output.dtype.block_format()
@@ -233,7 +263,7 @@ impl Memory<'_> {
                 Kernel::BlockCopy(kernel) => block_copy::block_copy(kernel, &inputs, words, first),
                 _ => {}
             }
-            return 0;
+            return Ok(0);
         }
         let temporary = Temporary::of(step);
         let (x, rest) = self.temporary.split_at_mut(temporary.x);
@@ -262,7 +292,7 @@ impl Memory<'_> {
             let operands = (&epilogue.inputs[..], epilogue_inputs);
             run_map(&epilogue.map, operands, value, places, &numbers(&epilogue.scalars), pool);
         }
-        faults
+        Ok(faults)
     }
 
     /// A copy of an input that shares words with an output without being in place: it is read before anything is written.
@@ -304,7 +334,8 @@ fn run_twin(
     pool: &CpuPool,
 ) -> u32 {
     match kernel {
-        Kernel::Map(_) => {}
+        // Run by themselves.
+        Kernel::Map(_) | Kernel::Custom(_) => {}
         Kernel::MatMul(kernel) => matmul::matmul(kernel, inputs, words, out, pool),
         Kernel::QuantMatMul(kernel) => quant_matmul::quant_matmul(kernel, inputs, cast_slice_mut(out), pool),
         // Their outputs are not of 32 bits.

@@ -9,6 +9,7 @@ use bevy::tasks::futures::now_or_never;
 use crate::diagnostics::{Count, Counters};
 use crate::error::RunError;
 use crate::memory::{MemorySettings, Pool, size_class};
+use crate::tensor::Storage;
 
 /// Readbacks of one kind that are usually under way at once: a frame being recorded, one being run, one being read.
 const IN_FLIGHT: usize = 4;
@@ -32,6 +33,8 @@ pub(crate) struct Gpu {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Tensor,
+    /// A tensor of a quantised type.
+    Blocks,
     Scratch,
     /// Parameters and constants of a plan.
     Plan,
@@ -39,9 +42,14 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
+    /// What a storage's buffer is for.
+    pub(crate) fn of(storage: &Storage) -> Self {
+        if storage.dtype().is_quantized() { Self::Blocks } else { Self::Tensor }
+    }
+
     fn label(self) -> &'static str {
         match self {
-            Self::Tensor => "tensor:storage",
+            Self::Tensor | Self::Blocks => "tensor:storage",
             Self::Scratch => "tensor:scratch",
             Self::Plan => "tensor:plan",
             Self::Staging => "tensor:staging",
@@ -51,7 +59,7 @@ impl Purpose {
     fn usage(self) -> wgpu::BufferUsages {
         use wgpu::BufferUsages as U;
         match self {
-            Self::Tensor | Self::Scratch => U::STORAGE | U::COPY_SRC | U::COPY_DST,
+            Self::Tensor | Self::Blocks | Self::Scratch => U::STORAGE | U::COPY_SRC | U::COPY_DST,
             Self::Plan => U::STORAGE | U::UNIFORM | U::COPY_SRC | U::COPY_DST,
             Self::Staging => U::MAP_READ | U::COPY_DST,
         }
@@ -60,7 +68,7 @@ impl Purpose {
     /// Buffers of one kind can stand in for each other.
     fn kind(self) -> u8 {
         match self {
-            Self::Tensor | Self::Scratch => 0,
+            Self::Tensor | Self::Blocks | Self::Scratch => 0,
             Self::Plan => 1,
             Self::Staging => 2,
         }
@@ -70,6 +78,8 @@ impl Purpose {
     fn class(self, bytes: u64) -> u64 {
         match self {
             Self::Staging => bytes.next_power_of_two().max(256),
+            // Weights: nothing takes their place every frame, and every byte was meant to be saved.
+            Self::Blocks => bytes,
             _ => size_class(bytes),
         }
     }
@@ -77,7 +87,7 @@ impl Purpose {
     /// The figure of buffers in use; staging buffers are counted while they exist.
     fn figure(self, counters: &Counters) -> Option<&AtomicU64> {
         match self {
-            Self::Tensor => Some(&counters.device_bytes),
+            Self::Tensor | Self::Blocks => Some(&counters.device_bytes),
             Self::Scratch => Some(&counters.scratch_bytes),
             Self::Plan => Some(&counters.plan_bytes),
             Self::Staging => None,

@@ -68,7 +68,11 @@ impl Compiled {
                 windows.push(shown);
             }
         }
-        let alignment = gpu.limits.min_uniform_buffer_offset_alignment as usize / 4;
+        let alignment = match launches.iter().any(|launch| launch.params_in_storage) {
+            true => gpu.limits.min_uniform_buffer_offset_alignment.max(gpu.limits.min_storage_buffer_offset_alignment),
+            false => gpu.limits.min_uniform_buffer_offset_alignment,
+        };
+        let alignment = alignment as usize / 4;
         let longest = launches.iter().map(|launch| launch.params.len()).max().unwrap_or(0);
         let stride = longest.next_multiple_of(alignment.max(4));
         let mut params = vec![0; stride * launches.len()];
@@ -216,10 +220,16 @@ impl Compiled {
                 }
                 Source::Iota | Source::Fused => return Err(missing()),
             };
-            bindings.push(match self.windows[at].iter().find(|(source, _)| *source == binding.source) {
+            let (start, size) = match self.windows[at].iter().find(|(source, _)| *source == binding.source) {
                 Some((_, words)) => {
                     let bytes = (words.len() as u64 * 4).next_multiple_of(16);
-                    (buffer, start + words.start as u64 * 4, core::num::NonZeroU64::new(bytes))
+                    (start + words.start as u64 * 4, core::num::NonZeroU64::new(bytes))
+                }
+                None => (start, size),
+            };
+            bindings.push(match binding.part {
+                Some((first, words)) => {
+                    (buffer, start + first as u64 * 4, core::num::NonZeroU64::new(words as u64 * 4))
                 }
                 None => (buffer, start, size),
             });
@@ -257,6 +267,10 @@ fn show<'a>(
 ) -> Result<(Cow<'a, Step>, Windows), RunError> {
     let limit = gpu.binding_words();
     let (mut step, mut windows) = (Cow::Borrowed(step), Windows::new());
+    if let Kernel::Custom(_) = step.kernel {
+        // Each operand has a binding of its own, of its elements alone.
+        return Ok((step, windows));
+    }
     for source in sources(&step) {
         let memory = match source {
             Source::Slot(slot) => {

@@ -180,7 +180,7 @@ impl GpuExecutor {
                 let mut slots: Vec<&Arc<Storage>> = parts.iter().flat_map(|part| &part.slots).collect();
                 slots.sort_unstable_by_key(|storage| storage.id());
                 slots.dedup_by_key(|storage| storage.id());
-                slots.iter().map(|storage| self.gpu.bytes(Purpose::Tensor, storage.words())).sum::<u64>() <= budget
+                slots.iter().map(|storage| self.gpu.bytes(Purpose::of(storage), storage.words())).sum::<u64>() <= budget
             }
             _ => true,
         };

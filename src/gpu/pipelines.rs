@@ -19,8 +19,8 @@ pub(crate) struct Pipeline {
     pub layout: wgpu::BindGroupLayout,
 }
 
-/// What binds where: the accesses in order, and whether a fault counter follows.
-type Signature = (SmallVec<[Access; 8]>, bool);
+/// What binds where: whether the parameters are storage, the accesses in order, and whether a fault counter follows.
+type Signature = (bool, SmallVec<[Access; 8]>, bool);
 
 #[derive(Debug)]
 enum State {
@@ -68,9 +68,10 @@ impl Pipelines {
         self.states.insert(wgsl.clone(), State::Compiling);
         self.gpu.counters.pipelines_built.add(1);
         self.gpu.counters.pipelines_compiling_now.add(1);
-        let (device, sender, name) = (self.gpu.device.clone(), self.sender.clone(), launch.name);
+        let (device, sender) = (self.gpu.device.clone(), self.sender.clone());
+        let (name, entry, checked) = (launch.name, launch.entry, launch.checked);
         let compile = move || {
-            let result = compile(&device, name, &wgsl, &pipeline_layout);
+            let result = compile(&device, name, &wgsl, entry, checked, &pipeline_layout);
             // Nobody listens once the device is gone.
             let _ = sender.send((wgsl, result.map(|pipeline| Pipeline { pipeline, layout })));
         };
@@ -92,11 +93,12 @@ impl Pipelines {
     }
 
     fn layout(&mut self, launch: &Launch) -> (wgpu::BindGroupLayout, wgpu::PipelineLayout) {
-        let signature: Signature = (launch.bindings.iter().map(|b| b.access).collect(), launch.counts_faults);
+        let accesses = launch.bindings.iter().map(|b| b.access).collect();
+        let signature: Signature = (launch.params_in_storage, accesses, launch.counts_faults);
         let device = &self.gpu.device;
         self.layouts
             .entry(signature)
-            .or_insert_with_key(|(accesses, faults)| {
+            .or_insert_with_key(|(params_in_storage, accesses, faults)| {
                 let entry = |binding: usize, ty| wgpu::BindGroupLayoutEntry {
                     binding: binding as u32,
                     visibility: wgpu::ShaderStages::COMPUTE,
@@ -104,8 +106,12 @@ impl Pipelines {
                     count: None,
                 };
                 let storage = |access| wgpu::BufferBindingType::Storage { read_only: access == Access::Read };
+                let params = match params_in_storage {
+                    true => storage(Access::Read),
+                    false => wgpu::BufferBindingType::Uniform,
+                };
                 let all = accesses.iter().copied().chain(faults.then_some(Access::ReadWrite));
-                let entries: Vec<_> = core::iter::once(entry(0, wgpu::BufferBindingType::Uniform))
+                let entries: Vec<_> = core::iter::once(entry(0, params))
                     .chain(all.enumerate().map(|(i, access)| entry(i + 1, storage(access))))
                     .collect();
                 let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
@@ -123,27 +129,34 @@ impl Pipelines {
     }
 }
 
-/// Validates and compiles one kernel; every complaint comes back as an error.
+/// Validates and compiles one kernel, with runtime checks if it is to be `checked`; every complaint comes back as an error.
 fn compile(
     device: &wgpu::Device,
     name: &str,
     wgsl: &str,
+    entry: &str,
+    checked: bool,
     layout: &wgpu::PipelineLayout,
 ) -> Result<wgpu::ComputePipeline, RunError> {
     let label = format!("tensor:{name}");
     let scope = ErrorScope::new(device);
     let descriptor =
         wgpu::ShaderModuleDescriptor { label: Some(&label), source: wgpu::ShaderSource::Wgsl(wgsl.into()) };
-    // SAFETY: the text is generated from our own kernels, which guard every access and bound every loop; the unit tests of the kernels
-    // run each launch with checks and without, and compare the bits.
-    let module = unsafe { device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) };
+    let module = if checked {
+        device.create_shader_module(descriptor)
+    } else {
+        // SAFETY: the text is generated from our own kernels, which guard every access and bound every loop; the unit tests of the kernels
+        // run each launch with checks and without, and compare the bits. A user's text gets here if its author has promised the same, by
+        // `CustomKernel::trusted`.
+        unsafe { device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
+    };
     let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
         label: Some(&label),
         layout: Some(layout),
         module: &module,
-        entry_point: Some("main"),
+        entry_point: Some(entry),
         compilation_options: wgpu::PipelineCompilationOptions {
-            zero_initialize_workgroup_memory: false,
+            zero_initialize_workgroup_memory: checked,
             ..Default::default()
         },
         cache: None,

@@ -118,7 +118,7 @@ impl Residents {
     pub(crate) fn admit(&mut self, gpu: &Gpu, slots: &[Arc<Storage>], extra: u64) -> Result<bool, RunError> {
         let Some(budget) = gpu.settings().budget else { return Ok(true) };
         let missing = slots.iter().filter(|storage| storage.device(gpu.generation).is_none());
-        let missing: u64 = missing.map(|storage| gpu.bytes(Purpose::Tensor, storage.words())).sum();
+        let missing: u64 = missing.map(|storage| gpu.bytes(Purpose::of(storage), storage.words())).sum();
         let counters = &gpu.counters;
         let used: u64 = [&counters.device_bytes, &counters.plan_bytes, &counters.scratch_bytes].map(load).iter().sum();
         let requested = missing + extra;
@@ -251,7 +251,7 @@ impl Residents {
                 None if effects.get(slot).is_some_and(|effect| effect.replaces) => Initial::Zeros,
                 None => return Err(RunError::Lost { tensor: storage.label() }),
             };
-            let buffer = gpu.allocate(Purpose::Tensor, storage.words())?;
+            let buffer = gpu.allocate(Purpose::of(storage), storage.words())?;
             match source {
                 Initial::Data(words) => {
                     gpu.write(&buffer.buffer, 0, &words);

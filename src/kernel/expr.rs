@@ -3,6 +3,9 @@
 //!
 //! A [`Program`] is a list of primitive steps over registers. Composite functions (`gelu`, `mish`, …) are spelled out here in primitives, once.
 
+use std::sync::Arc;
+
+use super::custom::{ElementFunction, MAX_ARGUMENTS};
 use crate::record::{BinaryOp, UnaryOp};
 use crate::tensor::{Class, DType};
 
@@ -29,6 +32,31 @@ pub(crate) enum Expr {
     Cast(Reg, DType),
     /// 32 well-mixed bits from a position and a seed, both `Uint`.
     Hash(Reg, Reg),
+    /// Function number `i` of the program, of arguments of its classes.
+    Call(u16, Arguments),
+}
+
+/// What a function is called with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Arguments {
+    regs: [Reg; MAX_ARGUMENTS],
+    count: u8,
+}
+
+impl Arguments {
+    /// At most [`MAX_ARGUMENTS`].
+    pub(crate) fn new(regs: impl IntoIterator<Item = Reg>) -> Self {
+        let mut arguments = Self { regs: [Reg(0); MAX_ARGUMENTS], count: 0 };
+        for (place, reg) in arguments.regs.iter_mut().zip(regs) {
+            *place = reg;
+            arguments.count += 1;
+        }
+        arguments
+    }
+
+    pub(crate) fn regs(&self) -> &[Reg] {
+        &self.regs[..self.count as usize]
+    }
 }
 
 /// Functions that backends implement themselves. All but those noted are float to float.
@@ -82,7 +110,21 @@ impl Expr {
             // Rounding to a half is done bit by bit.
             Expr::Cast(_, DType::F16) | Expr::Hash(..) => 8,
             Expr::Select(..) | Expr::Cast(..) => 1,
+            // Nobody knows; enough not to be repeated.
+            Expr::Call(..) => 20,
         }
+    }
+
+    /// The registers the step reads.
+    pub(crate) fn operands(&self) -> impl Iterator<Item = Reg> + use<> {
+        let arguments = match *self {
+            Expr::Input(..) | Expr::Scalar(..) | Expr::Const(..) => Arguments::new([]),
+            Expr::Unary(_, x) | Expr::Cast(x, _) => Arguments::new([x]),
+            Expr::Binary(_, a, b) | Expr::Hash(a, b) => Arguments::new([a, b]),
+            Expr::Select(c, a, b) => Arguments::new([c, a, b]),
+            Expr::Call(_, arguments) => arguments,
+        };
+        arguments.regs.into_iter().take(arguments.count as usize)
     }
 }
 
@@ -90,6 +132,8 @@ impl Expr {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Program {
     pub exprs: Vec<Expr>,
+    /// What [`Expr::Call`] names by number.
+    pub functions: Vec<Arc<ElementFunction>>,
     /// What each output of the step gets.
     pub outputs: Vec<Reg>,
 }
@@ -104,7 +148,17 @@ impl Program {
             Expr::Binary(op, ..) if op.is_comparison() || op.is_logical() => Class::Uint,
             Expr::Binary(_, x, _) | Expr::Select(_, x, _) => self.class(x),
             Expr::Cast(_, dtype) => dtype.class(),
+            Expr::Call(function, _) => self.functions[function as usize].result,
         }
+    }
+
+    /// A call of a user's function.
+    pub(crate) fn call(&mut self, function: &Arc<ElementFunction>, arguments: impl IntoIterator<Item = Reg>) -> Reg {
+        let at = self.functions.iter().position(|f| f == function).unwrap_or_else(|| {
+            self.functions.push(function.clone());
+            self.functions.len() - 1
+        });
+        self.push(Expr::Call(at as u16, Arguments::new(arguments)))
     }
 
     /// Appends a step, or finds the equal one that is there.
@@ -136,6 +190,9 @@ impl Program {
                 Expr::Select(c, a, b) => self.push(Expr::Select(at(c), at(a), at(b))),
                 Expr::Cast(x, dtype) => self.push(Expr::Cast(at(x), dtype)),
                 Expr::Hash(x, seed) => self.push(Expr::Hash(at(x), at(seed))),
+                Expr::Call(function, arguments) => {
+                    self.call(&other.functions[function as usize], arguments.regs().iter().map(|&r| at(r)))
+                }
             };
             regs.push(reg);
         }

@@ -43,14 +43,21 @@ pub(crate) struct Binding {
     /// One that [has memory](Source::has_memory). A slot or constant is bound whole, a scratch value as its region.
     pub source: Source,
     pub access: Access,
+    /// The part of it that is bound instead: its first word and its words.
+    pub part: Option<(usize, usize)>,
 }
 
-/// One dispatch. The entry point is `main`. Launches with equal `wgsl` share a pipeline.
+/// One dispatch. Launches with equal `wgsl` share a pipeline, so texts that differ in their entry point or checks say so.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Launch {
     /// The kernel's name, for labels.
     pub name: &'static str,
     pub wgsl: String,
+    pub entry: &'static str,
+    /// Whether the text is a user's, or has parts that are, and so runs with bounds checked and memory cleared.
+    pub checked: bool,
+    /// Whether the parameters are bound as storage, as a user's kernel may have it.
+    pub params_in_storage: bool,
     pub bindings: SmallVec<[Binding; 4]>,
     /// Words of the uniform parameter block, a multiple of 4.
     pub params: Vec<u32>,

@@ -8,14 +8,15 @@
 //!   written where;
 //! * inputs may be of any dtype; they are computed in the 32-bit type of their class. Quantised inputs are contiguous.
 
+pub(crate) mod custom;
 mod expr;
 mod launch;
-#[cfg(test)]
 mod uniformity;
 mod wgsl;
 
 use smallvec::SmallVec;
 
+pub(crate) use custom::{CustomCall, ElementFunction};
 pub(crate) use expr::{Expr, Primitive, Program, Reg};
 pub(crate) use launch::{Access, Binding, Caps, Launch, Params, buffer_type, wgsl_type};
 pub(crate) use wgsl::lower;
@@ -46,6 +47,9 @@ pub(crate) enum Kernel {
     ScatterElements(ScatterElementsKernel),
     ScatterNd(ScatterNdKernel),
     Attention(AttentionKernel),
+    /// A kernel of the user's. Inputs and outputs are contiguous, start where bindings may start, and lie in different memories but for scratch;
+    /// behind the outputs come its own scratch memories. Scalars: the words of its params.
+    Custom(CustomCall),
 }
 
 /// Any fused chain of elementwise ops, copies, fills, casts and generators, over one iteration shape.
@@ -273,6 +277,7 @@ impl Kernel {
             Kernel::ScatterElements(_) => "scatter_elements",
             Kernel::ScatterNd(_) => "scatter_nd",
             Kernel::Attention(_) => "attention",
+            Kernel::Custom(call) => call.code.name,
         }
     }
 
@@ -291,7 +296,8 @@ impl Kernel {
     /// Whether every result is written once, through `store_y`, and never read back, so that more work can be done on it there.
     pub(crate) fn takes_epilogue(&self) -> bool {
         match self {
-            Kernel::Map(_) | Kernel::ScatterNd(_) | Kernel::Quantize(_) | Kernel::BlockCopy(_) => false,
+            Kernel::Map(_) | Kernel::ScatterNd(_) | Kernel::Quantize(_) => false,
+            Kernel::BlockCopy(_) | Kernel::Custom(_) => false,
             Kernel::Gather(kernel) => kernel.rows == kernel.n,
             _ => true,
         }
@@ -316,7 +322,7 @@ impl Kernel {
             base.iter().copied().chain(flags.iter().filter(|f| f.0).map(|f| f.1)).collect()
         };
         match self {
-            Kernel::Map(_) => SmallVec::new(),
+            Kernel::Map(_) | Kernel::Custom(_) => SmallVec::new(),
             Kernel::MatMul(_) => flagged(&["a", "b"], &[]),
             Kernel::QuantMatMul(_) => flagged(&["x", "weight"], &[]),
             Kernel::Quantize(_) | Kernel::BlockCopy(_) => flagged(&["x"], &[]),

@@ -1,21 +1,46 @@
 //! Checks that no barrier sits in control flow that invocations of a workgroup may leave apart. Naga does not check this yet, and a driver
 //! that meets such a barrier may hang.
 //!
-//! A value is uniform if all invocations of a workgroup have the same: constants, the parameter block, workgroup numbers, and what is computed
-//! from these. A local variable is uniform while everything ever stored to it is, in uniform control flow. The analysis is
-//! conservative: what it does not know is not uniform.
+//! A value is uniform if all invocations of a workgroup have the same: constants, the parameter block, read-only memory at a uniform place,
+//! workgroup numbers, and what is computed from these. A local variable is uniform while everything ever stored to it is, in uniform control
+//! flow. The analysis is conservative: what it does not know is not uniform. It takes whatever users write, so its time grows with the
+//! text: a function is walked a few times for each way in which it is called, never once per path.
 
-use naga::{AddressSpace, Binding, Block, BuiltIn, Expression, Function, Handle, LocalVariable, Module, Statement};
+use std::collections::HashSet;
 
-/// The first barrier in non-uniform control flow, as a sentence.
-pub(crate) fn check(module: &Module) -> Result<(), String> {
-    for entry in &module.entry_points {
-        let uniform: Vec<bool> =
-            entry.function.arguments.iter().map(|a| is_uniform_builtin(a.binding.as_ref())).collect();
-        Checker { module, name: &entry.name, function: &entry.function, arguments: &uniform, varying: Vec::new() }
-            .run(true)?;
+use bevy::platform::collections::HashMap;
+use naga::{
+    AddressSpace, Binding, Block, BuiltIn, EntryPoint, Expression, Function, Handle, LocalVariable, Module, Span,
+    Statement, StorageAccess, TypeInner,
+};
+
+/// A barrier that some invocations of a workgroup may not reach.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct StrayBarrier {
+    /// The function it is in.
+    pub function: String,
+    pub span: Span,
+}
+
+impl core::fmt::Display for StrayBarrier {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "a barrier of `{}` is in non-uniform control flow", self.function)
     }
-    Ok(())
+}
+
+/// The first barrier in non-uniform control flow that an entry point leads to.
+pub(crate) fn check(module: &Module, entry: &EntryPoint) -> Result<(), StrayBarrier> {
+    let mut shared = Shared { module, pure: pure_functions(module), seen: HashSet::new() };
+    let arguments = entry.function.arguments.iter().map(|a| is_uniform_builtin(a.binding.as_ref())).collect();
+    Checker::new(&mut shared, &entry.name, &entry.function, arguments, true).run(true)
+}
+
+/// The first barrier that a function leads to, whoever calls it: as if not all invocations did.
+pub(crate) fn any_barrier(module: &Module, function: &Function) -> Option<StrayBarrier> {
+    let mut shared = Shared { module, pure: pure_functions(module), seen: HashSet::new() };
+    let arguments = vec![false; function.arguments.len()];
+    let name = function.name.as_deref().unwrap_or("a function");
+    Checker::new(&mut shared, name, function, arguments, false).run(false).err()
 }
 
 /// Whether all invocations of a workgroup see the same built-in value.
@@ -28,15 +53,60 @@ fn is_uniform_builtin(binding: Option<&Binding>) -> bool {
     )
 }
 
-/// One function under check.
-struct Checker<'m> {
+/// Whether memory is the same for all invocations wherever it is read at the same place.
+fn is_uniform_memory(space: AddressSpace) -> bool {
+    match space {
+        AddressSpace::Uniform | AddressSpace::Immediate => true,
+        // What nobody writes.
+        AddressSpace::Storage { access } => access == StorageAccess::LOAD,
+        _ => false,
+    }
+}
+
+/// By function: whether its result depends on its arguments and uniform memory alone. Callees come before their callers.
+fn pure_functions(module: &Module) -> Vec<bool> {
+    let mut pure: Vec<bool> = Vec::with_capacity(module.functions.len());
+    for (_, function) in module.functions.iter() {
+        let all = function.expressions.iter().all(|(_, expression)| match expression {
+            Expression::GlobalVariable(global) => is_uniform_memory(module.global_variables[*global].space),
+            Expression::CallResult(inner) => pure.get(inner.index()).copied().unwrap_or(false),
+            Expression::AtomicResult { .. }
+            | Expression::SubgroupBallotResult
+            | Expression::SubgroupOperationResult { .. } => false,
+            _ => true,
+        });
+        pure.push(all);
+    }
+    pure
+}
+
+/// What the checks of all functions share.
+struct Shared<'m> {
     module: &'m Module,
+    pure: Vec<bool>,
+    /// Calls that were checked: the function, which arguments are uniform, and whether all invocations make the call.
+    seen: HashSet<(Handle<Function>, Vec<bool>, bool)>,
+}
+
+/// One function under check.
+struct Checker<'m, 's> {
+    shared: &'s mut Shared<'m>,
     name: &'m str,
     function: &'m Function,
     /// Which arguments are uniform.
-    arguments: &'m [bool],
+    arguments: Vec<bool>,
+    /// Whether arguments come from the device: members of structs then have meanings of their own.
+    entry: bool,
+    /// The arguments of every call, by its result.
+    calls: HashMap<Handle<Expression>, &'m [Handle<Expression>]>,
     /// Locals that something non-uniform was stored to, at any point.
-    varying: Vec<Handle<LocalVariable>>,
+    varying: HashSet<Handle<LocalVariable>>,
+    /// Loops, by their bodies, whose rounds invocations may leave at different times.
+    apart: HashSet<*const Block>,
+    /// Whether each expression is uniform, as far as is known of the locals.
+    uniform: Vec<bool>,
+    /// Whether barriers are reported.
+    report: bool,
 }
 
 /// How control may leave a block other than at its end, in non-uniform flow.
@@ -48,128 +118,126 @@ struct Leaves {
     returns: bool,
 }
 
-impl Checker<'_> {
+impl Leaves {
+    fn add(&mut self, other: Leaves) {
+        self.break_or_continue |= other.break_or_continue;
+        self.returns |= other.returns;
+    }
+
+    fn any(self) -> bool {
+        self.break_or_continue || self.returns
+    }
+}
+
+impl<'m, 's> Checker<'m, 's> {
+    fn new(
+        shared: &'s mut Shared<'m>,
+        name: &'m str,
+        function: &'m Function,
+        arguments: Vec<bool>,
+        entry: bool,
+    ) -> Self {
+        let mut calls = HashMap::default();
+        collect_calls(&function.body, &mut calls);
+        Self {
+            shared,
+            name,
+            function,
+            arguments,
+            entry,
+            calls,
+            varying: HashSet::new(),
+            apart: HashSet::new(),
+            uniform: Vec::new(),
+            report: false,
+        }
+    }
+
     /// Checks the function, entered by all invocations or not. Whether it may return early to some of them does not matter to its
     /// caller, where they meet again.
-    fn run(&mut self, uniform: bool) -> Result<(), String> {
-        // Stores found late make earlier loads non-uniform, so first all stores are found; each round can only add to them.
+    fn run(&mut self, uniform: bool) -> Result<(), StrayBarrier> {
+        // What is found late changes what was thought of earlier code, so barriers are looked at once nothing new is found; each round
+        // can only add.
         loop {
-            let before = self.varying.len();
-            self.block(&self.function.body, uniform, false)?;
-            if self.varying.len() == before {
+            let before = (self.varying.len(), self.apart.len());
+            self.uniform = self.values();
+            self.block(&self.function.body, uniform)?;
+            if (self.varying.len(), self.apart.len()) == before {
                 break;
             }
         }
-        self.block(&self.function.body, uniform, true).map(|_| ())
+        self.report = true;
+        self.block(&self.function.body, uniform).map(|_| ())
     }
 
-    /// Walks a block. With `report`, barriers in non-uniform flow are errors.
-    fn block(&mut self, block: &Block, mut uniform: bool, report: bool) -> Result<Leaves, String> {
+    /// Walks a block that invocations enter together, or not.
+    fn block(&mut self, block: &'m Block, mut uniform: bool) -> Result<Leaves, StrayBarrier> {
         let mut leaves = Leaves::default();
-        for statement in block {
-            let left = self.statement(statement, uniform, report)?;
-            leaves.break_or_continue |= left.break_or_continue;
-            leaves.returns |= left.returns;
+        for (statement, span) in block.span_iter() {
+            let left = self.statement(statement, *span, uniform)?;
+            leaves.add(left);
             // Some invocations are gone; those that remain are not together.
-            uniform &= !(left.break_or_continue || left.returns);
+            uniform &= !left.any();
         }
         Ok(leaves)
     }
 
-    fn statement(&mut self, statement: &Statement, uniform: bool, report: bool) -> Result<Leaves, String> {
+    fn statement(&mut self, statement: &'m Statement, span: Span, uniform: bool) -> Result<Leaves, StrayBarrier> {
         let mut leaves = Leaves::default();
         match statement {
-            Statement::ControlBarrier(_) | Statement::WorkGroupUniformLoad { .. } if report && !uniform => {
-                return Err(format!("a barrier of `{}` is in non-uniform control flow", self.name));
+            Statement::ControlBarrier(_) | Statement::WorkGroupUniformLoad { .. } if self.report && !uniform => {
+                return Err(StrayBarrier { function: self.name.to_owned(), span });
             }
-            Statement::Block(block) => leaves = self.block(block, uniform, report)?,
+            Statement::Block(block) => leaves = self.block(block, uniform)?,
             Statement::If { condition, accept, reject } => {
                 let inside = uniform && self.is_uniform(*condition);
                 for block in [accept, reject] {
-                    let left = self.block(block, inside, report)?;
-                    leaves.break_or_continue |= left.break_or_continue;
-                    leaves.returns |= left.returns;
+                    leaves.add(self.block(block, inside)?);
                 }
             }
             Statement::Switch { selector, cases } => {
                 let inside = uniform && self.is_uniform(*selector);
                 for case in cases {
-                    let left = self.block(&case.body, inside, report)?;
-                    leaves.returns |= left.returns;
                     // A `continue` is not told from a `break`, which would end at the switch.
-                    leaves.break_or_continue |= left.break_or_continue;
+                    leaves.add(self.block(&case.body, inside)?);
                 }
             }
             Statement::Loop { body, continuing, break_if } => {
-                leaves.returns = self.repeat(body, continuing, *break_if, uniform, report)?;
+                let key: *const Block = body;
+                // If invocations may leave it at different rounds, later rounds are not uniform from the start.
+                let inside = uniform && !self.apart.contains(&key);
+                let mut left = self.block(body, inside)?;
+                left.add(self.block(continuing, inside && !left.any())?);
+                if left.any() || break_if.is_some_and(|condition| !self.is_uniform(condition)) {
+                    self.apart.insert(key);
+                }
+                leaves.returns = left.returns;
             }
             Statement::Break | Statement::Continue => leaves.break_or_continue = !uniform,
             Statement::Return { .. } | Statement::Kill => leaves.returns = !uniform,
             Statement::Store { pointer, value } => {
                 let same = uniform && self.is_uniform(*value) && self.indices_uniform(*pointer);
                 if !same && let Some(local) = self.root(*pointer) {
-                    self.mark(local);
+                    self.varying.insert(local);
                 }
             }
             Statement::Call { function, arguments, .. } => {
-                let callee = &self.module.functions[*function];
-                let uniform_arguments: Vec<bool> = arguments.iter().map(|&a| self.is_uniform(a)).collect();
+                let flags: Vec<bool> = arguments.iter().map(|&a| self.is_uniform(a)).collect();
                 // What a callee may store through a pointer is not followed.
                 for &argument in arguments {
                     if let Some(local) = self.root(argument) {
-                        self.mark(local);
+                        self.varying.insert(local);
                     }
                 }
-                if report {
+                if self.report && self.shared.seen.insert((*function, flags.clone(), uniform)) {
+                    let callee = &self.shared.module.functions[*function];
                     let name = callee.name.as_deref().unwrap_or("a function");
-                    Checker {
-                        module: self.module,
-                        name,
-                        function: callee,
-                        arguments: &uniform_arguments,
-                        varying: Vec::new(),
-                    }
-                    .run(uniform)?;
+                    Checker::new(self.shared, name, callee, flags, false).run(uniform)?;
                 }
             }
             _ => {}
         }
         Ok(leaves)
-    }
-
-    /// A loop. If invocations may leave it at different rounds, its later rounds are not uniform from the start. Gives whether some may return.
-    fn repeat(
-        &mut self,
-        body: &Block,
-        continuing: &Block,
-        break_if: Option<Handle<Expression>>,
-        uniform: bool,
-        report: bool,
-    ) -> Result<bool, String> {
-        let mut inside = uniform;
-        loop {
-            // A first walk that does not report tells whether the rounds stay together.
-            let left = self.block(body, inside, false)?;
-            let mut apart = left.break_or_continue || left.returns;
-            let rest = self.block(continuing, inside && !apart, false)?;
-            apart |= rest.break_or_continue || rest.returns;
-            apart |= break_if.is_some_and(|condition| !self.is_uniform(condition));
-            if inside && apart {
-                inside = false;
-                continue;
-            }
-            if report {
-                self.block(body, inside, true)?;
-                self.block(continuing, inside, true)?;
-            }
-            return Ok(left.returns || rest.returns);
-        }
-    }
-
-    fn mark(&mut self, local: Handle<LocalVariable>) {
-        if !self.varying.contains(&local) {
-            self.varying.push(local);
-        }
     }
 
     /// The local variable that a pointer leads into.
@@ -192,79 +260,101 @@ impl Checker<'_> {
 
     /// Whether all invocations of the workgroup have the same value here.
     fn is_uniform(&self, expression: Handle<Expression>) -> bool {
-        let all = |handles: &[Handle<Expression>]| handles.iter().all(|&h| self.is_uniform(h));
-        match &self.function.expressions[expression] {
+        self.uniform.get(expression.index()).copied().unwrap_or(false)
+    }
+
+    /// Whether each expression is uniform. Operands come before what is made of them.
+    fn values(&self) -> Vec<bool> {
+        let mut values: Vec<bool> = Vec::with_capacity(self.function.expressions.len());
+        for (handle, expression) in self.function.expressions.iter() {
+            let value = self.value(handle, expression, |h| values.get(h.index()).copied().unwrap_or(false));
+            values.push(value);
+        }
+        values
+    }
+
+    fn value(
+        &self,
+        handle: Handle<Expression>,
+        expression: &Expression,
+        known: impl Fn(Handle<Expression>) -> bool,
+    ) -> bool {
+        let all = |handles: &[Handle<Expression>]| handles.iter().all(|&h| known(h));
+        match expression {
             Expression::Literal(_) | Expression::Constant(_) | Expression::Override(_) | Expression::ZeroValue(_) => {
                 true
             }
             Expression::FunctionArgument(i) => self.arguments.get(*i as usize).copied().unwrap_or(false),
-            Expression::GlobalVariable(global) => {
-                matches!(self.module.global_variables[*global].space, AddressSpace::Uniform | AddressSpace::Immediate)
-            }
-            Expression::LocalVariable(local) => {
-                let initial = self.function.local_variables[*local].init;
-                !self.varying.contains(local) && initial.is_none_or(|value| self.is_uniform(value))
-            }
-            Expression::Load { pointer } => self.is_uniform(*pointer),
+            Expression::GlobalVariable(global) => is_uniform_memory(self.shared.module.global_variables[*global].space),
+            // Initial values are constants.
+            Expression::LocalVariable(local) => !self.varying.contains(local),
+            Expression::Load { pointer } => known(*pointer),
             Expression::Compose { components, .. } => all(components),
             Expression::Access { base, index } => all(&[*base, *index]),
-            Expression::AccessIndex { base, .. } => self.is_uniform(*base),
-            Expression::Splat { value, .. } => self.is_uniform(*value),
-            Expression::Swizzle { vector, .. } => self.is_uniform(*vector),
-            Expression::Unary { expr, .. } | Expression::As { expr, .. } => self.is_uniform(*expr),
+            Expression::AccessIndex { base, index } => known(*base) || self.is_uniform_member(*base, *index),
+            Expression::Splat { value, .. } => known(*value),
+            Expression::Swizzle { vector, .. } => known(*vector),
+            Expression::Unary { expr, .. } | Expression::As { expr, .. } => known(*expr),
             Expression::Binary { left, right, .. } => all(&[*left, *right]),
             Expression::Select { condition, accept, reject } => all(&[*condition, *accept, *reject]),
-            Expression::Relational { argument, .. } => self.is_uniform(*argument),
+            Expression::Relational { argument, .. } => known(*argument),
             Expression::Math { arg, arg1, arg2, arg3, .. } => {
-                [Some(*arg), *arg1, *arg2, *arg3].into_iter().flatten().all(|h| self.is_uniform(h))
+                [Some(*arg), *arg1, *arg2, *arg3].into_iter().flatten().all(known)
             }
             Expression::ArrayLength(_) | Expression::WorkGroupUniformLoadResult { .. } => true,
-            Expression::CallResult(_) => self.call_is_uniform(expression),
+            Expression::CallResult(function) => {
+                let pure = self.shared.pure.get(function.index()).copied().unwrap_or(false);
+                pure && self.calls.get(&handle).is_some_and(|arguments| all(arguments))
+            }
             _ => false,
         }
     }
 
-    /// Whether the result of a call is uniform: a function of uniform arguments that reads nothing else that varies.
-    fn call_is_uniform(&self, result: Handle<Expression>) -> bool {
-        fn find(block: &Block, result: Handle<Expression>) -> Option<&[Handle<Expression>]> {
-            block.iter().find_map(|statement| match statement {
-                Statement::Call { arguments, result: Some(r), .. } if *r == result => Some(arguments.as_slice()),
-                Statement::Block(block) => find(block, result),
-                Statement::If { accept, reject, .. } => find(accept, result).or_else(|| find(reject, result)),
-                Statement::Switch { cases, .. } => cases.iter().find_map(|case| find(&case.body, result)),
-                Statement::Loop { body, continuing, .. } => find(body, result).or_else(|| find(continuing, result)),
-                _ => None,
-            })
-        }
-        let Expression::CallResult(function) = self.function.expressions[result] else { return false };
-        let Some(arguments) = find(&self.function.body, result) else { return false };
-        arguments.iter().all(|&a| self.is_uniform(a)) && self.reads_only_arguments(&self.module.functions[function])
-    }
-
-    /// Whether a function's result depends on its arguments and uniform memory alone.
-    fn reads_only_arguments(&self, function: &Function) -> bool {
-        function.expressions.iter().all(|(_, expression)| match expression {
-            Expression::GlobalVariable(global) => {
-                matches!(self.module.global_variables[*global].space, AddressSpace::Uniform | AddressSpace::Immediate)
+    /// Whether a member of an entry point's argument is a uniform built-in value.
+    fn is_uniform_member(&self, base: Handle<Expression>, index: u32) -> bool {
+        let Expression::FunctionArgument(i) = self.function.expressions[base] else { return false };
+        let Some(argument) = self.function.arguments.get(i as usize).filter(|_| self.entry) else { return false };
+        match &self.shared.module.types[argument.ty].inner {
+            TypeInner::Struct { members, .. } => {
+                members.get(index as usize).is_some_and(|member| is_uniform_builtin(member.binding.as_ref()))
             }
-            Expression::CallResult(inner) => self.reads_only_arguments(&self.module.functions[*inner]),
-            Expression::AtomicResult { .. }
-            | Expression::SubgroupBallotResult
-            | Expression::SubgroupOperationResult { .. } => false,
-            _ => true,
-        })
+            _ => false,
+        }
+    }
+}
+
+/// The arguments of every call that gives something, by its result.
+fn collect_calls<'m>(block: &'m Block, calls: &mut HashMap<Handle<Expression>, &'m [Handle<Expression>]>) {
+    for statement in block {
+        match statement {
+            Statement::Call { arguments, result: Some(result), .. } => {
+                calls.insert(*result, arguments);
+            }
+            Statement::Block(block) => collect_calls(block, calls),
+            Statement::If { accept, reject, .. } => {
+                collect_calls(accept, calls);
+                collect_calls(reject, calls);
+            }
+            Statement::Switch { cases, .. } => cases.iter().for_each(|case| collect_calls(&case.body, calls)),
+            Statement::Loop { body, continuing, .. } => {
+                collect_calls(body, calls);
+                collect_calls(continuing, calls);
+            }
+            _ => {}
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::{StrayBarrier, check};
 
-    fn checked(body: &str) -> Result<(), String> {
+    fn checked(body: &str) -> Result<(), StrayBarrier> {
         let text = format!(
             "struct Params {{ n: u32, }}
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> y: array<u32>;
+@group(0) @binding(2) var<storage, read> x: array<u32>;
 var<workgroup> shared_word: u32;
 fn twice(x: u32) -> u32 {{ return x * 2u; }}
 fn word(i: u32) -> u32 {{ return y[i]; }}
@@ -272,7 +362,8 @@ fn wait() {{ workgroupBarrier(); }}
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {{ {body} }}"
         );
-        check(&naga::front::wgsl::parse_str(&text).expect("the test's text parses"))
+        let module = naga::front::wgsl::parse_str(&text).expect("the test's text parses");
+        check(&module, &module.entry_points[0])
     }
 
     #[test]
@@ -285,6 +376,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
             "let a = twice(wid.x); if (a < 3u) { wait(); }",
             "var i = lid; loop { if (i >= params.n) { break; } i += 64u; } workgroupBarrier();",
             "let v = workgroupUniformLoad(&shared_word); if (v == 0u) { return; } workgroupBarrier();",
+            "if (x[wid.x] == 0u) { workgroupBarrier(); }",
+            "for (var i = 0u; i < params.n; i++) { for (var j = i; j < params.n; j++) { workgroupBarrier(); } }",
         ] {
             assert_eq!(checked(body), Ok(()), "{body}");
         }
@@ -300,11 +393,34 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
             "for (var k = 0u; k < params.n; k += 1u) { workgroupBarrier(); if (lid == k) { continue; } }",
             "var a = 0u; if (lid == 3u) { a = 1u; } if (a == 0u) { workgroupBarrier(); }",
             "if (word(3u) == 0u) { workgroupBarrier(); }",
+            "if (x[lid] == 0u) { workgroupBarrier(); }",
+            "var a = 0u; loop { workgroupBarrier(); if (a > 3u) { break; } a = lid; }",
             "if (twice(lid) == 0u) { wait(); }",
             "if (lid == 0u) { let v = workgroupUniformLoad(&shared_word); y[0] = v; }",
             "for (var k = 0u; k < params.n; k += 1u) { if (lid == k) { return; } } workgroupBarrier();",
         ] {
             assert!(checked(body).is_err(), "{body}");
         }
+    }
+
+    #[test]
+    fn the_place_of_the_barrier_is_known() {
+        let body = "if (lid < 3u) { workgroupBarrier(); }";
+        let barrier = checked(body).expect_err("some miss it");
+        assert_eq!(barrier.function, "main");
+        assert_eq!(barrier.span.to_range().map(|range| range.len()), Some("workgroupBarrier".len()));
+    }
+
+    #[test]
+    fn texts_with_many_paths_are_checked_in_no_time() {
+        // Each line would double the work of a walk over paths.
+        let mut body = String::from("let a0 = lid;");
+        for i in 1..60 {
+            body += &format!(" let a{i} = a{0} + a{0};", i - 1);
+        }
+        body += " if (a59 == 0u) { workgroupBarrier(); }";
+        assert!(checked(&body).is_err());
+        let nested = ["for (var i = 0u; i < params.n; i++) {"; 30].concat() + "workgroupBarrier();" + &"}".repeat(30);
+        assert_eq!(checked(&nested), Ok(()));
     }
 }

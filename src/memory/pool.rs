@@ -105,7 +105,7 @@ mod tests {
         let mut classes = Vec::new();
         for bytes in (1..200_000).step_by(7) {
             let class = size_class(bytes);
-            assert!(class >= bytes && class % SMALLEST == 0);
+            assert!(class >= bytes && class.is_multiple_of(SMALLEST));
             assert!(class - bytes < SMALLEST || (class - bytes) * 16 <= bytes, "{bytes} became {class}");
             classes.push(class);
         }

@@ -11,12 +11,18 @@ use smallvec::{SmallVec, smallvec};
 use super::lower::Planner;
 use super::values::Lazy;
 use super::{Operand, Source, Step};
-use crate::kernel::{Expr, GatherElementsKernel, GatherKernel, Kernel, ReduceKernel};
+use crate::kernel::{Expr, GatherElementsKernel, GatherKernel, Kernel, ReduceKernel, Reg};
 use crate::record::{BinaryOp, NodeId, ReduceKind};
 use crate::tensor::{Class, DType, Layout, Shape};
 
 /// Parts begin at multiples of this many rows or elements where there are enough of them: whole words, vectors and groups of blocks.
 const EVEN: usize = 64;
+
+/// Elements that a reduction should find in one go: more are worth several workers, whatever their number.
+const LONGEST_ROW: usize = 1 << 17;
+
+/// Terms of a product's sums that one worker should add up.
+const LONGEST_SUM: usize = 1 << 15;
 
 /// The words of a memory that a step touches, from where a binding may begin.
 pub(crate) fn window(step: &Step, source: Source, alignment: usize) -> Range<usize> {
@@ -166,34 +172,49 @@ impl Planner<'_> {
     fn chunk(&mut self, step: Step) {
         let excess = self.excess(&step);
         if excess == 0 {
-            self.steps.push(step);
+            self.shorten(step);
             return;
         }
         // The halves that need least; others would not come to an end.
-        let candidates = Self::halved(&step).into_iter().chain(self.halved_columns(&step));
+        let candidates =
+            Self::halved(&step).into_iter().chain(self.halved_columns(&step)).chain(self.halved_terms(&step));
         let best = candidates
             .map(|parts| (parts.iter().map(|part| self.excess(&part.step)).max().unwrap_or(0), parts))
             .filter(|(worst, _)| *worst < excess)
             .min_by_key(|(worst, _)| *worst);
-        match best {
-            Some((_, parts)) => {
-                for part in parts {
-                    self.chunk(part.step);
-                    if let Some((from, to)) = part.then {
-                        let mut copy = Lazy::load(from);
-                        copy.nodes = step.nodes.clone();
-                        let at = self.steps.len();
-                        self.map(copy, to, None);
-                        for step in self.steps.split_off(at) {
-                            self.chunk(step);
-                        }
-                    }
-                }
+        match (best, &step.kernel) {
+            (Some((_, parts)), _) => self.chunk_parts(parts, &step),
+            (None, Kernel::Reduce(kernel)) if kernel.outer == 1 => self.reduce_parts(&step, &kernel.clone()),
+            _ => self.steps.push(step),
+        }
+    }
+
+    /// Appends a step that fits, in parts if it would keep few workers busy for long.
+    fn shorten(&mut self, step: Step) {
+        match &step.kernel {
+            Kernel::Reduce(k) if k.outer == 1 && k.n > LONGEST_ROW && k.inner < LONGEST_ROW => {
+                self.reduce_parts(&step, &k.clone());
             }
-            None => match step.kernel.clone() {
-                Kernel::Reduce(kernel) if kernel.outer == 1 => self.reduce_in_parts(step, &kernel),
-                _ => self.steps.push(step),
+            Kernel::MatMul(k) if k.k > LONGEST_SUM => match self.halved_terms(&step) {
+                Some(parts) => self.chunk_parts(parts, &step),
+                None => self.steps.push(step),
             },
+            _ => self.steps.push(step),
+        }
+    }
+
+    fn chunk_parts(&mut self, parts: [Part; 2], whole: &Step) {
+        for part in parts {
+            self.chunk(part.step);
+            if let Some(then) = part.then {
+                let mut value = Lazy::load(then.from);
+                if then.add {
+                    let so_far = value.absorb(&Lazy::load(then.to.clone()));
+                    value.result = value.program.binary(BinaryOp::Add, so_far, value.result);
+                }
+                value.nodes = whole.nodes.clone();
+                self.chunk_map(value, then.to);
+            }
         }
     }
 
@@ -311,33 +332,61 @@ impl Planner<'_> {
             some.outputs[0] = own.clone();
             let whole = Layout { offset: output.layout.offset, ..Layout::contiguous([m, n]) };
             let to = Operand { layout: whole.slice(1, range.start, range.len(), 1), ..output.clone() };
-            Part { step: some, then: Some((own, to)) }
+            Part { step: some, then: Some(Then { from: own, to, add: false }) }
+        }))
+    }
+
+    /// A product as the sum of two over half the terms each.
+    fn halved_terms(&mut self, step: &Step) -> Option<[Part; 2]> {
+        let Kernel::MatMul(k) = &step.kernel else { return None };
+        if !k.batch.is_empty() {
+            return None;
+        }
+        let output = &step.outputs[0];
+        let layout = Layout { offset: output.layout.offset, ..Layout::contiguous([k.m, k.n]) };
+        let whole = Operand { layout, ..output.clone() };
+        Some(halves(k.k)?.map(|range| {
+            let mut some = step.clone();
+            some.kernel = Kernel::MatMul(crate::kernel::MatMulKernel { k: range.len(), ..k.clone() });
+            for (input, axis) in [(0, 1), (1, 0)] {
+                let layout = &mut some.inputs[input].layout;
+                *layout = layout.slice(axis, range.start, range.len(), 1);
+            }
+            if range.start == 0 {
+                return some.into();
+            }
+            let own = self.new_scratch(&Shape::from([k.m, k.n]), output.dtype);
+            some.outputs[0] = own.clone();
+            Part { step: some, then: Some(Then { from: own, to: whole.clone(), add: true }) }
         }))
     }
 
     /// One long row: its parts are reduced, then what these gave.
-    fn reduce_in_parts(&mut self, step: Step, kernel: &ReduceKernel) {
+    fn reduce_parts(&mut self, step: &Step, kernel: &ReduceKernel) {
         let input = &step.inputs[0];
         let (elements, words) = input.dtype.group();
         // Part of a window may lie before the first element.
         let slack = least_common_multiple(words, self.limits.alignment.max(1)) + 1;
         let most = self.limits.binding.saturating_sub(slack) / words * elements / kernel.inner.max(1);
+        let most = most.min(LONGEST_ROW);
         let length = if most > EVEN { most / EVEN * EVEN } else { most };
         if length == 0 {
-            self.steps.push(step);
+            self.reduce_row_by_row(step, kernel);
             return;
         }
-        let parts = kernel.n.div_ceil(length);
+        let (parts, whole) = (kernel.n.div_ceil(length), kernel.n / length);
         let (nodes, output) = (step.nodes.clone(), step.outputs[0].clone());
         let wide = kernel.class.dtype();
         let gather = |planner: &mut Self, kind: ReduceKind, dtype: DType| {
             let found = planner.new_scratch(&Shape::from([parts, kernel.inner]), dtype);
-            for at in 0..parts {
-                let n = length.min(kernel.n - at * length);
-                let x = part(&step.inputs[0], at * length * kernel.inner, n * kernel.inner);
-                let to = part(&found, at * kernel.inner, kernel.inner);
-                let reduce = Kernel::Reduce(ReduceKernel { kind, n, ..kernel.clone() });
-                planner.steps.push(Step { nodes: nodes.clone(), ..Step::new(reduce, [x], to) });
+            // All parts of one length, then what is left.
+            for (first, outer, n) in [(0, whole, length), (whole, 1, kernel.n - whole * length)] {
+                if outer > 0 && n > 0 {
+                    let x = part(&step.inputs[0], first * length * kernel.inner, outer * n * kernel.inner);
+                    let to = part(&found, first * kernel.inner, outer * kernel.inner);
+                    let reduce = Kernel::Reduce(ReduceKernel { kind, outer, n, ..kernel.clone() });
+                    planner.chunk(Step { nodes: nodes.clone(), ..Step::new(reduce, [x], to) });
+                }
             }
             found
         };
@@ -345,19 +394,18 @@ impl Planner<'_> {
         match kernel.kind {
             ReduceKind::Sum | ReduceKind::Prod | ReduceKind::Max | ReduceKind::Min => {
                 let found = gather(self, kernel.kind, wide);
-                self.finish_parts(over_parts(kernel.kind), [found], output, &nodes);
+                self.chunk_kernel(over_parts(kernel.kind), [found], output, &nodes);
             }
             ReduceKind::SumSquares => {
                 let found = gather(self, ReduceKind::SumSquares, wide);
-                self.finish_parts(over_parts(ReduceKind::Sum), [found], output, &nodes);
+                self.chunk_kernel(over_parts(ReduceKind::Sum), [found], output, &nodes);
             }
             ReduceKind::Mean => {
                 let found = gather(self, ReduceKind::Sum, wide);
                 let sum = self.new_scratch(&output.layout.shape.clone(), wide);
-                self.finish_parts(over_parts(ReduceKind::Sum), [found], sum.clone(), &nodes);
+                self.chunk_kernel(over_parts(ReduceKind::Sum), [found], sum.clone(), &nodes);
                 let mut mean = Lazy::load(sum);
-                let share = mean.program.push(Expr::Const((1.0 / kernel.n as f32).to_bits(), Class::Float));
-                mean.result = mean.program.binary(BinaryOp::Mul, mean.result, share);
+                mean.result = divided(&mut mean, kernel.n);
                 mean.nodes = nodes;
                 self.map(mean, output, None);
             }
@@ -368,40 +416,92 @@ impl Planner<'_> {
                 // The best part, then the place within it.
                 let row = Shape::from([1, kernel.inner]);
                 let winner = self.new_scratch(&row, DType::I32);
-                self.finish_parts(over_parts(kernel.kind), [best], winner.clone(), &nodes);
+                self.chunk_kernel(over_parts(kernel.kind), [best], winner.clone(), &nodes);
                 let within = self.new_scratch(&row, DType::I32);
                 let data = Shape::from([parts, kernel.inner]);
-                let pick = GatherElementsKernel { class: Class::Int, axis: 0, data, indices: row };
-                self.finish_parts(Kernel::GatherElements(pick), [places, winner.clone()], within.clone(), &nodes);
+                let pick = GatherElementsKernel { class: Class::Int, axis: 0, data, indices: row.clone() };
+                self.chunk_kernel(Kernel::GatherElements(pick), [places, winner.clone()], within.clone(), &nodes);
                 let mut place = Lazy::load(winner);
                 let length = place.program.push(Expr::Const(length as u32, Class::Int));
                 place.result = place.program.binary(BinaryOp::Mul, place.result, length);
                 let within = place.absorb(&Lazy::load(within));
                 place.result = place.program.binary(BinaryOp::Add, place.result, within);
                 place.nodes = nodes;
-                let shape = Shape::from([1, kernel.inner]);
-                let layout = Layout { offset: output.layout.offset, ..Layout::contiguous(shape) };
+                let layout = Layout { offset: output.layout.offset, ..Layout::contiguous(row) };
                 self.map(place, Operand { layout, ..output }, None);
             }
         }
     }
 
-    /// Appends a kernel over small operands.
-    fn finish_parts(
+    /// Rows that one binding cannot show, a few of them beside each other: one after the other is merged into the result.
+    fn reduce_row_by_row(&mut self, step: &Step, kernel: &ReduceKernel) {
+        let merge = match kernel.kind {
+            ReduceKind::Sum | ReduceKind::Mean | ReduceKind::SumSquares => BinaryOp::Add,
+            ReduceKind::Prod => BinaryOp::Mul,
+            ReduceKind::Max => BinaryOp::Max,
+            ReduceKind::Min => BinaryOp::Min,
+            ReduceKind::ArgMax { .. } | ReduceKind::ArgMin { .. } => {
+                self.steps.push(step.clone());
+                return;
+            }
+        };
+        let output = part(&step.outputs[0], 0, kernel.inner);
+        for row in 0..kernel.n {
+            let mut value = Lazy::load(part(&step.inputs[0], row * kernel.inner, kernel.inner));
+            value.dtype = output.dtype;
+            if kernel.kind == ReduceKind::SumSquares {
+                value.result = value.program.binary(BinaryOp::Mul, value.result, value.result);
+            }
+            if row > 0 {
+                let so_far = value.absorb(&Lazy::load(output.clone()));
+                value.result = value.program.binary(merge, so_far, value.result);
+            }
+            if kernel.kind == ReduceKind::Mean && row + 1 == kernel.n {
+                value.result = divided(&mut value, kernel.n);
+            }
+            value.nodes = step.nodes.clone();
+            self.chunk_map(value, output.clone());
+        }
+    }
+
+    /// Appends a map, in parts if it has to be.
+    fn chunk_map(&mut self, value: Lazy, output: Operand) {
+        let at = self.steps.len();
+        self.map(value, output, None);
+        for step in self.steps.split_off(at) {
+            self.chunk(step);
+        }
+    }
+
+    /// Appends a kernel, in parts if it has to be.
+    fn chunk_kernel(
         &mut self,
         kernel: Kernel,
         inputs: impl IntoIterator<Item = Operand>,
         output: Operand,
         nodes: &SmallVec<[NodeId; 4]>,
     ) {
-        self.steps.push(Step { nodes: nodes.clone(), ..Step::new(kernel, inputs, output) });
+        self.chunk(Step { nodes: nodes.clone(), ..Step::new(kernel, inputs, output) });
     }
 }
 
-/// Part of a step's work, and a copy to make after it.
+/// The result of an expression divided by a number.
+fn divided(value: &mut Lazy, by: usize) -> Reg {
+    let share = value.program.push(Expr::Const((1.0 / by as f32).to_bits(), Class::Float));
+    value.program.binary(BinaryOp::Mul, value.result, share)
+}
+
+/// Part of a step's work, and where its result goes from there.
 struct Part {
     step: Step,
-    then: Option<(Operand, Operand)>,
+    then: Option<Then>,
+}
+
+/// A result that is copied to its place, or added to what is there.
+struct Then {
+    from: Operand,
+    to: Operand,
+    add: bool,
 }
 
 impl From<Step> for Part {

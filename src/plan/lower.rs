@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bevy::platform::collections::HashMap;
 use smallvec::SmallVec;
 
 use super::analyse::Analysis;
@@ -29,6 +30,7 @@ pub(crate) fn plan(graph: &Graph, slot_elements: &[usize], limits: PlanLimits) -
         reads: Vec::new(),
         constants: Vec::new(),
         scratch: Vec::new(),
+        custom_outputs: HashMap::default(),
     };
     for at in 0..graph.nodes.len() {
         if planner.analysis.live[at] {
@@ -47,13 +49,15 @@ pub(super) struct Planner<'a> {
     /// What each node stands for, once reached.
     values: Vec<Option<Value>>,
     /// Stores whose value was computed straight into their storage.
-    stored: Vec<bool>,
+    pub(super) stored: Vec<bool>,
     pub(super) steps: Vec<Step>,
     uploads: Vec<Upload>,
     reads: Vec<PlanRead>,
     pub(super) constants: Vec<Arc<[u32]>>,
     /// Words of every scratch value.
     pub(super) scratch: Vec<usize>,
+    /// All outputs of users' kernels, by their nodes.
+    pub(super) custom_outputs: HashMap<NodeId, SmallVec<[Operand; 2]>>,
 }
 
 impl Planner<'_> {
@@ -93,6 +97,14 @@ impl Planner<'_> {
             }
             Op::Assemble { places, fill } => self.assemble(id, places, *fill),
             Op::Quantize => Value::Memory(self.quantize(id)),
+            Op::Custom(call) => Value::Memory(self.custom(id, call)),
+            Op::CustomOutput { index } => {
+                let outputs = self.custom_outputs.get(&node.inputs[0]);
+                match outputs.and_then(|outputs| outputs.get(*index)).cloned() {
+                    Some(output) => Value::Memory(output),
+                    None => self.value(node.inputs[0]),
+                }
+            }
             Op::Store { slot, layout, at } => return self.store(id, *slot, layout, *at),
             Op::Read { request } => return self.read(id, *request),
             _ => self.kernel(id),
@@ -207,6 +219,7 @@ impl Planner<'_> {
                 lazy.program.wrap(result, node.dtype)
             }
             Op::Select => lazy.program.push(Expr::Select(regs[0], regs[1], regs[2])),
+            Op::Function(function) => lazy.program.call(function, regs.iter().copied()),
             _ => lazy.program.push(Expr::Cast(regs[0], node.dtype)),
         };
         if !node.inputs.is_empty() {
@@ -285,7 +298,7 @@ impl Planner<'_> {
     }
 
     /// The store that a node may be computed into, and its place.
-    fn redirected(&self, id: NodeId) -> Option<(NodeId, Operand)> {
+    pub(super) fn redirected(&self, id: NodeId) -> Option<(NodeId, Operand)> {
         let store = self.analysis.redirect[id.index()]?;
         let node = self.graph.node(store);
         let Op::Store { slot, layout, .. } = &node.op else { return None };

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::kernel::{CustomCall, ElementFunction};
 use crate::tensor::{DType, Layout, Shape};
 
 /// A node's place in its graph.
@@ -87,6 +88,8 @@ pub(crate) enum Op {
     Select,
     /// To the node's dtype.
     Cast,
+    /// A user's function of single numbers. Inputs have the output's shape and the classes of the function's arguments.
+    Function(Arc<ElementFunction>),
 
     // The same elements seen differently; never a kernel of their own unless a copy is unavoidable.
     View(View),
@@ -181,6 +184,14 @@ pub(crate) enum Op {
         fill: bool,
     },
 
+    /// A user's kernel. Inputs and outputs are of 32-bit types; the value is the first output, those of the nodes that follow at once are the others.
+    /// Scalars: the words of the params.
+    Custom(Box<CustomCall>),
+    /// Another output, number `index`, of the input, a user's kernel.
+    CustomOutput {
+        index: usize,
+    },
+
     // Effects: what keeps other nodes alive.
     /// Writes the input into a storage. With `at`, the scalar (u32) moves the place along that axis of `layout`.
     Store {
@@ -203,13 +214,14 @@ impl Op {
             Op::Attention { .. } => 4,
             Op::Assemble { fill, .. } => usize::from(*fill),
             Op::Store { at, .. } => usize::from(at.is_some()),
+            Op::Custom(call) => call.code.param_words(),
             _ => 0,
         }
     }
 
     /// Whether the op computes each output element from the same element of its inputs.
     pub(crate) fn is_elementwise(&self) -> bool {
-        matches!(self, Op::Scalar | Op::Iota | Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast)
+        matches!(self, Op::Scalar | Op::Iota | Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast | Op::Function(_))
     }
 
     /// Whether the op changes something outside the graph.

@@ -5,6 +5,7 @@
 
 mod attention;
 mod conv;
+mod custom;
 mod effects;
 mod elementwise;
 mod generate;
@@ -31,6 +32,7 @@ use bevy::prelude::*;
 
 pub use attention::{AttentionSettings, RopeLayout};
 pub use conv::{ConvSettings, ConvTransposeSettings, Padding};
+pub use custom::KernelInputs;
 pub use graph::{BinaryOp, UnaryOp};
 pub use index::ScatterMode;
 pub use operand::{Axes, Axis, TensorExpression, TensorOperand, TensorValue};

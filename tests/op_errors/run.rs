@@ -44,7 +44,7 @@ fn a_tensor_beyond_the_device_fails_alone() {
     let mut rig = Rig::new(Backend::Gpu);
     let support = rig.app.world().resource::<TensorSupport>().clone();
     let limits = support.adapter.expect("a device").limits;
-    let most = limits.max_buffer_size.min(limits.max_storage_buffer_binding_size);
+    let most = limits.max_buffer_size;
     let elements = most / 4 + 1024;
     if elements > i32::MAX as u64 {
         // The device takes more than can be addressed, which is refused before it is asked.
@@ -72,7 +72,7 @@ fn a_tensor_beyond_the_device_fails_alone() {
 fn a_value_beyond_the_device_fails_alone() {
     let mut rig = Rig::new(Backend::Gpu);
     let limits = rig.app.world().resource::<TensorSupport>().adapter.clone().expect("a device").limits;
-    let side = ((limits.max_storage_buffer_binding_size / 4) as f64).sqrt() as usize + 64;
+    let side = ((limits.max_buffer_size / 4) as f64).sqrt() as usize + 64;
     if side * side > i32::MAX as usize {
         return;
     }

@@ -2,6 +2,7 @@
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use half::f16;
+use smallvec::SmallVec;
 
 use super::hash;
 use crate::cpu::math;
@@ -78,6 +79,13 @@ pub(super) fn step<'t>(program: &Program, expr: &Expr, tile: impl Fn(Reg) -> &'t
                 #[inline(always)]
                 || pairs::<u32, u32>(position, seed, out, hash),
             );
+        }
+        Expr::Call(function, arguments) => {
+            let tiles: SmallVec<[&[u32]; 4]> = arguments.regs().iter().map(|&reg| tile(reg)).collect();
+            // Plans whose functions are not all there are not run.
+            if let Some(cpu) = &program.functions[function as usize].cpu {
+                cpu.apply(&tiles, out);
+            }
         }
         // Filled by the caller.
         Expr::Input(..) | Expr::Scalar(..) | Expr::Const(..) => {}

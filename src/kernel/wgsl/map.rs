@@ -64,12 +64,24 @@ pub(super) fn lower(step: &Step, kernel: &MapKernel, caps: &Caps) -> Option<Laun
     }
     let mut map = Map::new(step, kernel, count, caps);
     let text = map.text(kernel);
-    let bindings = map.buffers.iter().map(|b| Binding { source: b.source, access: access(b.source, b.written) });
+    let bindings =
+        map.buffers.iter().map(|b| Binding { source: b.source, access: access(b.source, b.written), part: None });
     let workgroups = grid(count.div_ceil(LANES * WORKGROUP), caps);
     let bindings = bindings.collect();
-    let wgsl = map.params.wgsl() + &text;
+    let wgsl = super::head(map.checked).to_owned() + &map.params.wgsl() + &text;
     let (params, patches) = map.params.finish();
-    Some(Launch { name: "map", wgsl, bindings, params, patches, workgroups, counts_faults: false })
+    Some(Launch {
+        name: "map",
+        wgsl,
+        entry: "main",
+        checked: map.checked,
+        params_in_storage: false,
+        bindings,
+        params,
+        patches,
+        workgroups,
+        counts_faults: false,
+    })
 }
 
 /// A map on its way to a text.
@@ -82,6 +94,8 @@ struct Map<'a> {
     /// All lanes of all threads exist and the lanes of a thread lie in one row.
     quad: bool,
     rank: usize,
+    /// Whether parts of the text are a user's that is not trusted.
+    checked: bool,
 }
 
 impl<'a> Map<'a> {
@@ -118,8 +132,8 @@ impl<'a> Map<'a> {
         let inputs = step.inputs.iter().enumerate().map(|(i, o)| place(format!("in{i}"), o, None)).collect();
         let outputs =
             step.outputs.iter().enumerate().map(|(i, o)| place(format!("out{i}"), o, kernel.dynamic_out)).collect();
-        let mut map =
-            Self { step, inputs, outputs, buffers, params: Params::default(), quad, rank: kernel.shape.rank() };
+        let (params, rank) = (Params::default(), kernel.shape.rank());
+        let mut map = Self { step, inputs, outputs, buffers, params, quad, rank, checked: false };
         map.choose_declarations(count, caps);
         map
     }
@@ -161,6 +175,7 @@ impl<'a> Map<'a> {
         let element =
             scalar::element("element", &kernel.program, &classes, &self.step.scalars, &mut self.params, &mut library);
 
+        self.checked = library.needs_checks();
         let mut text = String::new();
         for (i, buffer) in self.buffers.iter().enumerate() {
             declare(&mut text, i + 1, access(buffer.source, buffer.written), &format!("b{i}"), &buffer.wgsl());

@@ -8,6 +8,7 @@ mod blocks;
 mod conv;
 mod conv_transpose;
 mod cumsum;
+mod custom;
 mod fused;
 mod gather;
 mod map;
@@ -48,6 +49,8 @@ use smallvec::SmallVec;
 
 use self::fused::{Named, named_operands};
 use self::quads::{QUAD_WORDS, Quad, load_four};
+pub(crate) use self::scalar::{MODULES, module_text};
+
 use self::scalar::Library;
 use super::{Access, Binding, Caps, Kernel, Launch, Params, buffer_type, wgsl_type};
 use crate::plan::{Source, Step};
@@ -79,6 +82,7 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
         Kernel::ScatterElements(kernel) => Some(scatter::scatter_elements(step, kernel, caps)),
         Kernel::ScatterNd(kernel) => Some(scatter::scatter_nd(step, kernel, caps)),
         Kernel::Attention(kernel) => Some(attention::lower(step, kernel, caps)),
+        Kernel::Custom(call) => Some(custom::lower(step, call)),
     }
 }
 
@@ -162,7 +166,7 @@ impl<'a> Builder<'a> {
                 // An output keeps its name, whoever shares it.
                 let variable = written.map_or(name, |o| &o.name);
                 let access = access(operand.source, written.is_some());
-                builder.bindings.push(Binding { source: operand.source, access });
+                builder.bindings.push(Binding { source: operand.source, access, part: None });
                 variables.push(variable);
                 let element = quad.map_or(ty.to_owned(), |quad| quad.wgsl(ty));
                 let array = format!("array<{element}>");
@@ -222,11 +226,15 @@ impl<'a> Builder<'a> {
     pub fn finish(self, body: &str, workgroups: [u32; 3]) -> Launch {
         let text = [&self.params.wgsl(), &self.declarations, WORKGROUP_INDEX, &self.code, body].concat();
         // Kernels bring what they call themselves, and nothing may be in a text twice.
-        let wgsl = self.library.missing(&text) + &text;
+        let checked = self.library.needs_checks();
+        let wgsl = head(checked).to_owned() + &self.library.missing(&text) + &text;
         let (params, patches) = self.params.finish();
         Launch {
             name: self.name,
             wgsl,
+            entry: "main",
+            checked,
+            params_in_storage: false,
             bindings: self.bindings,
             params,
             patches,
@@ -259,6 +267,11 @@ fn load_functions(
         let _ = writeln!(text, "fn load_{name}4(i: u32) -> vec4<{class}> {{ return {four}; }}");
     }
     text
+}
+
+/// Before texts with parts of users: pipelines are told apart by their texts, and so are those with checks.
+fn head(checked: bool) -> &'static str {
+    if checked { "// checked\n" } else { "" }
 }
 
 /// In every text: the linear number of a workgroup of a folded [`grid`].

@@ -14,6 +14,9 @@ use crate::plan::Operand;
 /// Threads that share a row, as in `row_workgroup.wgsl` and `row_subgroups.wgsl`.
 const LANES: u32 = 128;
 
+/// Elements of a row that one thread of a software adapter takes. Mesa's llvmpipe ends a thread's loops, without a word, after 65,535 turns in all.
+pub(super) const THREAD_ROW: usize = 1 << 15;
+
 /// Rows of `n` elements that lie `inner` apart.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
@@ -82,8 +85,8 @@ impl Rows {
         let room = caps.invocations >= LANES && caps.workgroup_memory >= LANES * words * 4;
         if caps.software {
             return match caps.subgroup {
-                _ if self.rows >= 64 || self.n <= 64 => Form::Thread,
-                Some(size @ (4 | 8 | 16)) => Form::Subgroup(size),
+                _ if self.n <= 64 || self.rows >= 64 && self.n <= THREAD_ROW => Form::Thread,
+                Some(size @ (4 | 8 | 16)) if self.n <= THREAD_ROW * size as usize || !room => Form::Subgroup(size),
                 _ if room => Form::Workgroup,
                 _ => Form::Thread,
             };

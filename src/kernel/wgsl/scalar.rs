@@ -1,14 +1,19 @@
 //! Programs of scalar expressions as WGSL: the function `element` of fused kernels.
 
 use core::fmt::Write;
+use std::sync::Arc;
 
-use crate::kernel::{Expr, Params, Primitive, Program, Reg, wgsl_type};
+use crate::kernel::{ElementFunction, Expr, Params, Primitive, Program, Reg, wgsl_type};
 use crate::record::BinaryOp;
 use crate::tensor::{Class, DType};
 
 /// The functions of `assets/kernels/lib` that a text calls: only those become part of it.
 #[derive(Default)]
-pub(super) struct Library(Vec<&'static str>);
+pub(super) struct Library {
+    names: Vec<&'static str>,
+    /// Functions of users.
+    functions: Vec<Arc<ElementFunction>>,
+}
 
 /// Every file of the library: its name, the files it needs, its text.
 const LIBRARY: [(&str, &[&str], &str); 20] = [
@@ -37,14 +42,26 @@ const LIBRARY: [(&str, &[&str], &str); 20] = [
 impl Library {
     /// Makes a file part of the text.
     pub(super) fn need(&mut self, name: &'static str) {
-        if self.0.contains(&name) {
+        if self.names.contains(&name) {
             return;
         }
         let needs = LIBRARY.iter().find(|file| file.0 == name).map_or(&[][..], |file| file.1);
         for need in needs {
             self.need(need);
         }
-        self.0.push(name);
+        self.names.push(name);
+    }
+
+    /// Makes a user's function part of the text.
+    fn need_function(&mut self, function: &Arc<ElementFunction>) {
+        if !self.functions.contains(function) {
+            self.functions.push(function.clone());
+        }
+    }
+
+    /// Whether the text has code that is not known to stay within bounds.
+    pub(super) fn needs_checks(&self) -> bool {
+        self.functions.iter().any(|function| !function.trusted)
     }
 
     /// The text of all files needed.
@@ -57,9 +74,31 @@ impl Library {
         self.files().filter(|file| !text.contains(*file)).collect::<Vec<_>>().join("\n")
     }
 
-    fn files(&self) -> impl Iterator<Item = &'static str> {
-        LIBRARY.iter().filter(|file| self.0.contains(&file.0)).map(|file| file.2)
+    fn files(&self) -> impl Iterator<Item = &str> {
+        let files = LIBRARY.iter().filter(|file| self.names.contains(&file.0)).map(|file| file.2);
+        files.chain(self.functions.iter().map(|function| function.text.as_str()))
     }
+}
+
+/// What custom kernels can import, as `tensor::NAME`.
+pub(crate) const MODULES: [&str; 4] = ["indexing", "reductions", "math", "random"];
+
+/// The text of some of [`MODULES`], nothing in it twice.
+pub(crate) fn module_text(modules: &[&str]) -> String {
+    let mut library = Library::default();
+    let mut text = String::new();
+    for module in modules {
+        match *module {
+            "indexing" => text.push_str(include_str!("../../../assets/kernels/lib/indexing.wgsl")),
+            "reductions" => text.push_str(include_str!("../../../assets/kernels/lib/reductions.wgsl")),
+            "random" => library.need("hash"),
+            _ => {
+                let math = ["exp_f32", "log_f32", "tanh_f32", "erf_f32", "trig", "power_f32", "sign_f32", "min_max"];
+                math.into_iter().chain(["is_nan", "is_inf"]).for_each(|name| library.need(name));
+            }
+        }
+    }
+    text + &library.text()
 }
 
 /// The text of `fn NAME(in0: …, in1: …) -> NAME_result`, which computes all outputs of one element. `inputs` are the classes of the inputs;
@@ -102,6 +141,12 @@ pub(super) fn element(
                 library.need("hash");
                 format!("hash({}, {})", r(position), r(seed))
             }
+            Expr::Call(function, arguments) => {
+                let function = &program.functions[function as usize];
+                library.need_function(function);
+                let arguments: Vec<_> = arguments.regs().iter().map(|&reg| r(reg)).collect();
+                format!("{}({})", function.function, arguments.join(", "))
+            }
         };
         let _ = writeln!(text, "    let r{i} = {value};");
     }
@@ -125,13 +170,7 @@ fn live(program: &Program) -> Vec<bool> {
         if !live[i] {
             continue;
         }
-        let operands = match program.exprs[i] {
-            Expr::Input(..) | Expr::Scalar(..) | Expr::Const(..) => [None; 3],
-            Expr::Unary(_, x) | Expr::Cast(x, _) => [Some(x), None, None],
-            Expr::Binary(_, a, b) | Expr::Hash(a, b) => [Some(a), Some(b), None],
-            Expr::Select(a, b, c) => [Some(a), Some(b), Some(c)],
-        };
-        for reg in operands.into_iter().flatten() {
+        for reg in program.exprs[i].operands() {
             live[reg.0 as usize] = true;
         }
     }

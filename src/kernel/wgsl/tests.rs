@@ -22,7 +22,9 @@ pub(super) fn check(launch: &Launch) {
         .subgroup_stages(naga::valid::ShaderStages::COMPUTE)
         .subgroup_operations(naga::valid::SubgroupOperationSet::all());
     validator.validate(&module).unwrap_or_else(|e| panic!("{}\n{}", e.emit_to_string(&launch.wgsl), launch.wgsl));
-    uniformity::check(&module).unwrap_or_else(|e| panic!("{}: {e}\n{}", launch.name, launch.wgsl));
+    for entry in &module.entry_points {
+        uniformity::check(&module, entry).unwrap_or_else(|e| panic!("{}: {e}\n{}", launch.name, launch.wgsl));
+    }
 }
 
 /// Devices from generous to poor.

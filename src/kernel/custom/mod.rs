@@ -1,0 +1,366 @@
+//! Kernels that users write: their description, their checked code, their handles.
+//!
+//! ```text
+//! CustomKernel ──register──▶ Text ──naga──▶ KernelCode or ElementFunction ──▶ TensorKernel ──ops.custom──▶ a node of the recording
+//! ```
+//!
+//! Everything is found out here, in the main world: bindings by their names, params by their members, barriers, limits. What is left to the
+//! device is to compile a text that naga has accepted.
+
+mod code;
+mod cpu;
+mod element;
+mod params;
+mod registry;
+mod text;
+
+use core::any::TypeId;
+use core::fmt;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bevy::asset::Handle;
+use bevy::reflect::{Reflect, Typed};
+use bevy::shader::Shader;
+
+pub use cpu::{CpuElement, CpuKernelCall, KernelNumber};
+pub use params::ParamValue;
+pub use registry::{RegisterTensorKernel, TensorKernel, TensorKernels};
+
+pub(crate) use code::{CustomCall, KernelCode};
+pub(crate) use cpu::run_on_cpu;
+pub(crate) use element::{ElementFunction, MAX_ARGUMENTS};
+pub(crate) use registry::{Code, reload_kernels};
+
+use crate::tensor::Shape;
+use cpu::{CpuElementFunction, CpuFunction};
+use params::ParamsType;
+
+/// A kernel of your own: WGSL with a description of what it takes and gives. [Register](TensorKernels::register) it, then record it with
+/// [`TensorCommands::custom`](crate::TensorCommands::custom), like any op: it joins the frame's plan, its inputs may be views, its outputs can be
+/// stored, read back and used by other ops.
+///
+/// Bindings are found by their names. `@group` and `@binding` may be left out; numbers that are there are replaced. Inputs are
+/// `var<storage, read>`, outputs and scratch `var<storage, read_write>`, each a runtime-sized array of `f32`, `i32` or `u32`, of vectors of two or
+/// four of these, or (outputs and scratch) of atomics. `arrayLength` gives the tensor's own number of elements.
+///
+/// ```
+/// use bevy::prelude::*;
+/// use bevy_tensor_compute::prelude::*;
+/// use bevy_tensor_compute::{CustomKernel, OutputShape, TensorKernel, TensorKernels};
+///
+/// // One thread adds up all products.
+/// const DOT_PRODUCT: &str = "
+///     @group(0) @binding(0) var<storage, read> a: array<f32>;
+///     @group(0) @binding(1) var<storage, read> b: array<f32>;
+///     @group(0) @binding(2) var<storage, read_write> result: array<f32>;
+///
+///     @compute @workgroup_size(1)
+///     fn main() {
+///         var sum = 0.0;
+///         for (var i = 0u; i < arrayLength(&a); i++) {
+///             sum += a[i] * b[i];
+///         }
+///         result[0] = sum;
+///     }
+/// ";
+///
+/// #[derive(Resource)]
+/// struct Similarity { dot: TensorKernel, text: Entity, vision: Entity, score: Entity }
+///
+/// fn set_up(mut commands: Commands, mut kernels: ResMut<TensorKernels>) -> Result {
+///     let dot = kernels.register(
+///         CustomKernel::wgsl("dot_product", DOT_PRODUCT)
+///             .inputs(["a", "b"])
+///             .output("result", OutputShape::fixed([1]))
+///             // For machines without a GPU; without it, recording the kernel there is an error.
+///             .cpu(|call| {
+///                 let (a, b) = (call.input::<f32>(0)?, call.input::<f32>(1)?);
+///                 call.output::<f32>(0)?[0] = a.iter().zip(b).map(|(a, b)| a * b).sum();
+///                 Ok(())
+///             }),
+///     )?;
+///     commands.insert_resource(Similarity {
+///         dot,
+///         text: commands.spawn(Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3])?).id(),
+///         vision: commands.spawn(Tensor::from_slice(&[4.0f32, 5.0, 6.0], [3])?).id(),
+///         score: commands.spawn(Tensor::zeros([1], DType::F32)?).observe(show).id(),
+///     });
+///     Ok(())
+/// }
+///
+/// fn compare(similarity: Res<Similarity>, mut ops: TensorCommands) -> Result {
+///     let score = ops.custom(&similarity.dot, [similarity.text, similarity.vision], &())?;
+///     ops.store(score, similarity.score)?;
+///     ops.notify(similarity.score)?;
+///     Ok(())
+/// }
+///
+/// fn show(ready: On<TensorReady>, mut exit: MessageWriter<AppExit>) -> Result {
+///     assert_eq!(ready.result.clone()?.as_slice::<f32>()?, [32.0]);
+///     exit.write(AppExit::Success);
+///     Ok(())
+/// }
+///
+/// let exit = App::new()
+///     .add_plugins((AnywherePlugins::headless(), TensorComputePlugin::default()))
+///     .add_systems(Startup, set_up)
+///     .add_systems(Update, compare)
+///     .run();
+/// assert_eq!(exit, AppExit::Success);
+/// ```
+#[derive(Clone)]
+#[must_use = "a description does nothing until it is registered"]
+pub struct CustomKernel {
+    name: &'static str,
+    source: Source,
+    entry: &'static str,
+    inputs: Vec<&'static str>,
+    outputs: Vec<Output>,
+    scratch: Vec<(&'static str, OutputShape)>,
+    params: Option<(&'static str, ParamsType)>,
+    dispatch: Dispatch,
+    elementwise: bool,
+    trusted: bool,
+    cpu: Option<CpuFunction>,
+    cpu_element: Option<CpuElementFunction>,
+}
+
+/// Where the text is.
+#[derive(Clone)]
+enum Source {
+    Wgsl(Cow<'static, str>),
+    Shader(Handle<Shader>),
+}
+
+#[derive(Clone)]
+struct Output {
+    name: &'static str,
+    shape: OutputShape,
+    zeroed: bool,
+}
+
+impl CustomKernel {
+    /// A kernel from a text. The name is what errors, reports and labels call it; the entry point is `main` unless [said otherwise](Self::entry).
+    pub fn wgsl(name: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(name, Source::Wgsl(text.into()))
+    }
+
+    /// A kernel from a shader asset. It can be recorded once the asset is there ([`TensorKernel::is_ready`]); when the asset changes, the next
+    /// frame runs the new code. A version that does not compile becomes a [`TensorFault::Kernel`](crate::TensorFault::Kernel), and the one before
+    /// stays in use.
+    pub fn shader(name: &'static str, shader: Handle<Shader>) -> Self {
+        Self::new(name, Source::Shader(shader))
+    }
+
+    /// An elementwise kernel: a text with a function called `name` that takes up to four numbers (`f32`, `i32` or `u32`) and gives one, as in
+    /// `fn leaky(x: f32, slope: f32) -> f32 { return select(slope * x, x, x > 0.0); }`.
+    ///
+    /// It is applied to every element of its operands, which broadcast, may be narrower types of the same kind, and may be numbers. It becomes
+    /// part of generated kernels together with the elementwise ops around it, so it has no bindings, no entry point and no dispatch.
+    pub fn elementwise(name: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
+        Self { elementwise: true, entry: name, ..Self::wgsl(name, text) }
+    }
+
+    /// As [`CustomKernel::elementwise`], from a shader asset.
+    pub fn elementwise_shader(name: &'static str, shader: Handle<Shader>) -> Self {
+        Self { elementwise: true, entry: name, ..Self::shader(name, shader) }
+    }
+
+    fn new(name: &'static str, source: Source) -> Self {
+        Self {
+            name,
+            source,
+            entry: "main",
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            scratch: Vec::new(),
+            params: None,
+            dispatch: Dispatch::Elements,
+            elementwise: false,
+            trusted: false,
+            cpu: None,
+            cpu_element: None,
+        }
+    }
+
+    /// The entry point, or the function of an elementwise kernel. A text may have several; each is registered as a kernel of its own, and need
+    /// not use every variable of the text.
+    pub fn entry(mut self, entry: &'static str) -> Self {
+        self.entry = entry;
+        self
+    }
+
+    /// The variables of the inputs, in the order in which operands will be given.
+    pub fn inputs(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
+        self.inputs.extend(names);
+        self
+    }
+
+    /// The variable of an output, and its shape; the element type is the variable's. What the kernel does not write is undefined.
+    pub fn output(mut self, name: &'static str, shape: OutputShape) -> Self {
+        self.outputs.push(Output { name, shape, zeroed: false });
+        self
+    }
+
+    /// As [`CustomKernel::output`], filled with zeros before the kernel runs: for atomics that add up, and kernels that write here and there.
+    pub fn zeroed_output(mut self, name: &'static str, shape: OutputShape) -> Self {
+        self.outputs.push(Output { name, shape, zeroed: true });
+        self
+    }
+
+    /// The variable of memory for the kernel's own use while it runs. Its content is undefined at first.
+    pub fn scratch(mut self, name: &'static str, shape: OutputShape) -> Self {
+        self.scratch.push((name, shape));
+        self
+    }
+
+    /// The kernel takes params of this type, in a variable called `params` (`var<uniform>` or `var<storage, read>`) of a struct with the
+    /// same members. Members are [`ParamValue`]s and arrays of these. Other values from frame to frame cost neither a plan nor a pipeline.
+    pub fn params<P: Reflect + Typed>(self) -> Self {
+        self.params_in::<P>("params")
+    }
+
+    /// As [`CustomKernel::params`], for a variable of another name.
+    pub fn params_in<P: Reflect + Typed>(mut self, name: &'static str) -> Self {
+        self.params = Some((name, ParamsType { id: TypeId::of::<P>(), info: P::type_info() }));
+        self
+    }
+
+    /// How many workgroups run; one thread per element of the first output unless said otherwise.
+    pub fn dispatch(mut self, dispatch: Dispatch) -> Self {
+        self.dispatch = dispatch;
+        self
+    }
+
+    /// What the CPU backend does for this kernel.
+    pub fn cpu(
+        mut self,
+        run: impl Fn(&mut CpuKernelCall) -> Result<(), bevy::ecs::error::BevyError> + Send + Sync + 'static,
+    ) -> Self {
+        self.cpu = Some(CpuFunction(Arc::new(run)));
+        self
+    }
+
+    /// What the CPU backend does for this elementwise kernel: a function of the same numbers, as in `|x: f32, slope: f32| …`.
+    pub fn cpu_element<T>(mut self, function: impl CpuElement<T>) -> Self {
+        self.cpu_element = Some(CpuElementFunction::new(function));
+        self
+    }
+
+    /// Leaves out the runtime checks: bounds of arrays, ends of loops, zeros in workgroup memory. Kernels have them unless they are trusted.
+    ///
+    /// # Safety
+    ///
+    /// For every input it can be given, the kernel must stay within its bindings and arrays, end every loop, and read no workgroup memory that it
+    /// has not written. This holds for every version of the text: a shader asset is trusted with all its edits.
+    pub unsafe fn trusted(mut self) -> Self {
+        self.trusted = true;
+        self
+    }
+}
+
+impl fmt::Debug for CustomKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let outputs: Vec<_> = self.outputs.iter().map(|output| output.name).collect();
+        f.debug_struct("CustomKernel")
+            .field("name", &self.name)
+            .field("entry", &self.entry)
+            .field("inputs", &self.inputs)
+            .field("outputs", &outputs)
+            .field("elementwise", &self.elementwise)
+            .field("trusted", &self.trusted)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The rule of a shape by the shapes of the inputs.
+type ShapeRule = dyn Fn(&[Shape]) -> Result<Shape, String> + Send + Sync;
+
+/// The shape of an output, or of scratch memory.
+#[derive(Clone)]
+pub struct OutputShape(Rule);
+
+#[derive(Clone)]
+enum Rule {
+    Like(&'static str),
+    Fixed(Shape),
+    By(Arc<ShapeRule>),
+}
+
+impl OutputShape {
+    /// That of an input, by its name.
+    pub fn like(input: &'static str) -> Self {
+        Self(Rule::Like(input))
+    }
+
+    /// Always this.
+    pub fn fixed(shape: impl Into<Shape>) -> Self {
+        Self(Rule::Fixed(shape.into()))
+    }
+
+    /// By the shapes of the inputs, in order. What it says against them becomes an [`OpError::Shape`](crate::OpError::Shape) of the call.
+    pub fn by(rule: impl Fn(&[Shape]) -> Result<Shape, String> + Send + Sync + 'static) -> Self {
+        Self(Rule::By(Arc::new(rule)))
+    }
+
+    /// The shape for inputs of these shapes, whose names are `names`.
+    fn resolve(&self, names: &[&'static str], inputs: &[Shape]) -> Result<Shape, String> {
+        match &self.0 {
+            Rule::Like(name) => names
+                .iter()
+                .position(|n| n == name)
+                .and_then(|i| inputs.get(i).cloned())
+                .ok_or_else(|| format!("there is no input `{name}`")),
+            Rule::Fixed(shape) => Ok(shape.clone()),
+            Rule::By(rule) => rule(inputs),
+        }
+    }
+}
+
+impl fmt::Debug for OutputShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Rule::Like(input) => f.debug_tuple("Like").field(input).finish(),
+            Rule::Fixed(shape) => f.debug_tuple("Fixed").field(shape).finish(),
+            Rule::By(_) => f.write_str("By(..)"),
+        }
+    }
+}
+
+/// The rule of a dispatch by the shapes of the inputs and of the outputs.
+type DispatchRule = dyn Fn(&[Shape], &[Shape]) -> [u32; 3] + Send + Sync;
+
+/// How many workgroups of a kernel run. The size of a workgroup is in the text.
+#[derive(Clone, Default)]
+pub enum Dispatch {
+    /// A thread for each element of the first output, along x, and as many more as fill the last workgroup: guard against those. Where x cannot hold
+    /// them all (65,535 workgroups by WebGPU's default) the workgroups fold into y as well, for entry points that take `num_workgroups` and so
+    /// can tell their place, by `thread_index` of `tensor::indexing`; others get an error.
+    #[default]
+    Elements,
+    /// A thread for each element of the first output, its last axis along x, the one before along y, all others together along z.
+    Axes,
+    /// Always these.
+    Workgroups([u32; 3]),
+    /// By the shapes of the inputs and of the outputs.
+    By(Arc<DispatchRule>),
+}
+
+impl Dispatch {
+    /// By the shapes of the inputs and of the outputs.
+    pub fn by(rule: impl Fn(&[Shape], &[Shape]) -> [u32; 3] + Send + Sync + 'static) -> Self {
+        Self::By(Arc::new(rule))
+    }
+}
+
+impl fmt::Debug for Dispatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Elements => f.write_str("Elements"),
+            Self::Axes => f.write_str("Axes"),
+            Self::Workgroups(workgroups) => f.debug_tuple("Workgroups").field(workgroups).finish(),
+            Self::By(_) => f.write_str("By(..)"),
+        }
+    }
+}

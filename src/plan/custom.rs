@@ -1,0 +1,73 @@
+//! Users' kernels in a plan: operands as their bindings can see them.
+
+use smallvec::SmallVec;
+
+use super::lower::Planner;
+use super::values::Lazy;
+use super::{Operand, Step};
+use crate::kernel::{CustomCall, Expr, Kernel};
+use crate::record::{NodeId, Op};
+use crate::tensor::{Class, Shape};
+
+impl Planner<'_> {
+    /// A launch of a user's kernel; gives its first output and notes all of them.
+    pub(super) fn custom(&mut self, id: NodeId, call: &CustomCall) -> Operand {
+        let graph = self.graph;
+        let node = graph.node(id);
+        let inputs: SmallVec<[Operand; 4]> = node.inputs.iter().map(|&input| self.bindable(input)).collect();
+        let mut outputs: SmallVec<[Operand; 2]> = SmallVec::new();
+        for (i, binding) in call.code.outputs.iter().enumerate() {
+            let output = NodeId(id.0 + i as u32);
+            debug_assert!(i == 0 || graph.node(output).op == Op::CustomOutput { index: i });
+            let place = self.place_of_output(output, &inputs, &outputs);
+            if binding.zeroed {
+                let mut zeros = Lazy::new(place.layout.shape.clone(), place.dtype);
+                zeros.result = zeros.program.push(Expr::Const(0, place.dtype.class()));
+                zeros.nodes.push(id);
+                self.map(zeros, place.clone(), None);
+            }
+            outputs.push(place);
+        }
+        let scratch: SmallVec<[Operand; 2]> = call
+            .scratch
+            .iter()
+            .map(|&elements| self.new_scratch(&Shape::from([elements]), Class::Uint.dtype()))
+            .collect();
+        let first = outputs[0].clone();
+        if outputs.iter().any(|output| output.layout.elements() > 0) {
+            let scalars = (0..node.op.scalars() as u32).map(|i| node.scalar + i).collect();
+            self.push(Step {
+                scalars,
+                nodes: SmallVec::from_iter([id]),
+                outputs: outputs.iter().cloned().chain(scratch).collect(),
+                ..Step::new(Kernel::Custom(call.clone()), inputs, first.clone())
+            });
+        }
+        self.custom_outputs.insert(id, outputs);
+        first
+    }
+
+    /// A node's value without gaps, from where a binding may start on.
+    fn bindable(&mut self, id: NodeId) -> Operand {
+        let operand = self.contiguous(id);
+        if self.may_start(&operand) { operand } else { self.fresh(operand) }
+    }
+
+    fn may_start(&self, operand: &Operand) -> bool {
+        operand.layout.offset.is_multiple_of(self.limits.alignment)
+    }
+
+    /// Where an output goes: to the tensor that it is stored to if the kernel sees that nowhere else, or to scratch memory.
+    fn place_of_output(&mut self, id: NodeId, inputs: &[Operand], outputs: &[Operand]) -> Operand {
+        let node = self.graph.node(id);
+        match self.redirected(id) {
+            Some((store, place))
+                if self.may_start(&place) && inputs.iter().chain(outputs).all(|other| other.source != place.source) =>
+            {
+                self.stored[store.index()] = true;
+                place
+            }
+            _ => self.new_scratch(&node.shape, node.dtype),
+        }
+    }
+}
