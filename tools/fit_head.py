@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 import sources
-from pictures import caption, held_out
+from pictures import caption, gallery, held_out
 
 DIMENSIONS, RIDGE, PRIOR, NEIGHBOURS = 256, 30.0, 0.3, 10
 CLASS_NAMES = ("pypi", "torchvision", "0.21.0", "torchvision-0.21.0-cp311-cp311-manylinux1_x86_64.whl")
@@ -149,6 +149,8 @@ def main():
     made = {name: values.astype(np.float16) if values.ndim > 1 else values for name, values in head.items()}
     made["captions"] = project(head, "text", data["caption"][seen]).astype(np.float16)
     made["pictures"] = project(head, "vision", data["plain"][seen]).astype(np.float16)
+    # What the vision encoder makes of the gallery, so that the first search need not wait for it.
+    made["gallery"] = data["plain"][gallery(entries)].astype(np.float16)
     # The writer takes memory as it lies, transposed or not.
     made = {name: np.ascontiguousarray(values) for name, values in made.items()}
     sources.save(made, sources.MODELS / "head.safetensors")

@@ -25,19 +25,26 @@ def caption(entry):
     return ", ".join([entry["label"], *entry.get("tags", [])])
 
 
+def gallery(entries):
+    """The gallery's concepts, in its order."""
+
+    def bare(text):
+        return text.replace("\ufe0f", "")
+
+    by_emoji = {bare(e["emoji"]): i for i, e in enumerate(entries)}
+    return [by_emoji[bare(emoji)] for emoji in GALLERY]
+
+
 def main():
     entries = sources.emoji()
     data = sources.fluent()
     held = set(held_out(len(entries)))
-    bare = lambda text: text.replace("\ufe0f", "")
-    by_emoji = {bare(e["emoji"]): i for i, e in enumerate(entries)}
     folder = sources.MODELS.parent / "gallery"
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.webp"):
         old.unlink()
     listed = []
-    for emoji in GALLERY:
-        index = by_emoji[bare(emoji)]
+    for index in gallery(entries):
         entry = entries[index]
         name = entry["label"].replace(" ", "_").replace("’", "")
         (folder / f"{name}.webp").write_bytes(data[entry["picture"]])

@@ -15,11 +15,16 @@ from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
-from PIL import Image
 from safetensors.numpy import load, save_file
+
+try:
+    import onnx
+    import onnxruntime
+    from onnx import TensorProto, helper, numpy_helper
+    from PIL import Image
+except ImportError:
+    # Converting weights needs none of them.
+    pass
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ROOT / "assets" / "models"
