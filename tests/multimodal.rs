@@ -118,7 +118,7 @@ fn the_example_finds_pictures_by_words_and_words_by_pictures() {
 
     let cat = library.gallery.iter().find(|picture| picture.name == "cat face").unwrap();
     let pixels = read_pixels(&library.picture(cat)).unwrap();
-    rig.app.world_mut().resource_mut::<PictureSearch>().wanted = Some(("cat".to_owned(), pixels));
+    rig.app.world_mut().resource_mut::<PictureSearch>().look_at(("cat".to_owned(), pixels));
     let PictureRanked { scores, .. } = next(&mut rig);
     let top = best(&scores.unwrap(), 5);
     let names: Vec<_> = top.iter().map(|&(i, _)| library.captions[i].as_str()).collect();

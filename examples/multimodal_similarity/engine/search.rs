@@ -60,19 +60,29 @@ pub struct TextRanked {
     pub ms: f64,
 }
 
+/// Where a picture's pixels are.
+#[derive(Clone, Debug)]
+pub enum Pixels {
+    /// On the host.
+    Data(TensorData),
+    /// In a tensor that somebody else keeps, as of a camera's view.
+    Tensor(Entity),
+}
+
 /// A picture to find captions for, and the one under way.
 #[derive(Resource, Default)]
 pub struct PictureSearch {
     /// What is to be looked at next: a name for it, and its pixels.
-    pub wanted: Option<(String, TensorData)>,
+    pub wanted: Option<(String, Pixels)>,
     /// Its name, its pixels as a tensor, and since when.
     prepared: Option<(String, Entity, Instant)>,
+    /// A tensor that was spawned for it.
+    spawned: Option<Entity>,
     under_way: Option<PictureQuestion>,
 }
 
 struct PictureQuestion {
     name: String,
-    pixels: Entity,
     asked: Instant,
     /// The captions' scores, and the picture's point.
     receivers: [TensorReceiver; 2],
@@ -100,7 +110,12 @@ impl TextSearch {
 impl PictureSearch {
     /// Begins with this picture.
     pub fn new(wanted: Option<(String, TensorData)>) -> Self {
-        Self { wanted, prepared: None, under_way: None }
+        Self { wanted: wanted.map(|(name, data)| (name, Pixels::Data(data))), ..default() }
+    }
+
+    /// Wants captions for a picture on the host.
+    pub fn look_at(&mut self, (name, data): (String, TensorData)) {
+        self.wanted = Some((name, Pixels::Data(data)));
     }
 
     /// Whether nothing is wanted or under way.
@@ -245,15 +260,21 @@ fn ask_picture(
         let popularity = ops.unsqueeze(popularity, &[1])?;
         let point = ops.concat([point, popularity], 1)?;
         let receivers = [ops.read(workspace.caption_scores)?, ops.read(point)?];
-        search.under_way = Some(PictureQuestion { name, pixels, asked, receivers, answers: [None, None] });
+        search.under_way = Some(PictureQuestion { name, asked, receivers, answers: [None, None] });
     } else if search.under_way.is_none()
-        && let Some((name, data)) = search.wanted.take()
+        && let Some((name, pixels)) = search.wanted.take()
     {
         // Recorded next frame, when the pixels are a tensor.
-        let asked = Instant::now();
-        let pixels =
-            commands.spawn((Name::new(format!("pixels of {name}")), Tensor::from(data), TensorOf(models.vision))).id();
-        search.prepared = Some((name, pixels, asked));
+        let tensor = match pixels {
+            Pixels::Tensor(tensor) => tensor,
+            Pixels::Data(data) => {
+                let name = Name::new(format!("pixels of {name}"));
+                let tensor = commands.spawn((name, Tensor::from(data), TensorOf(models.vision))).id();
+                search.spawned = Some(tensor);
+                tensor
+            }
+        };
+        search.prepared = Some((name, tensor, Instant::now()));
     }
     Ok(())
 }
@@ -266,12 +287,13 @@ fn answer_picture(mut search: ResMut<PictureSearch>, mut ranked: MessageWriter<P
     if question.answers.iter().any(Option::is_none) {
         return;
     }
-    let Some(PictureQuestion { name, pixels, asked, answers: [Some(scores), Some(point)], .. }) =
-        search.under_way.take()
+    let Some(PictureQuestion { name, asked, answers: [Some(scores), Some(point)], .. }) = search.under_way.take()
     else {
         return;
     };
-    commands.entity(pixels).despawn();
+    if let Some(pixels) = search.spawned.take() {
+        commands.entity(pixels).despawn();
+    }
     let (scores, point) = match point {
         Ok(point) => (scores, point),
         Err(error) => (Err(error), Vec::new()),
