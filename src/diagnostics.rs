@@ -1,12 +1,13 @@
 //! Figures about tensor work. Backends count; everything else only reads.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bevy::prelude::*;
 
 use crate::plan::{Plan, PlanReport};
 use crate::support::Backend;
+use crate::timings::{TimingReport, TimingSource, Timings};
 
 macro_rules! figures {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -95,13 +96,70 @@ figures! {
 pub struct TensorDiagnostics {
     counters: Arc<Counters>,
     reports: Arc<Mutex<[Option<Arc<Plan>>; 2]>>,
-    /// Whether new plans are logged.
-    debug: bool,
+    timing: Arc<Timings>,
+    /// Whether debug mode is on.
+    debug: Arc<AtomicBool>,
+    /// Whether passes are split to be timed although they need not be; to compare.
+    split_passes: Arc<AtomicBool>,
 }
 
 impl TensorDiagnostics {
-    pub(crate) fn new(debug: bool) -> Self {
-        Self { debug, ..Self::default() }
+    pub(crate) fn new(debug: bool, timings: bool) -> Self {
+        let diagnostics = Self::default();
+        diagnostics.set_debug(debug);
+        diagnostics.set_timings(timings);
+        diagnostics.timing.set_source(Backend::Cpu, TimingSource::HostClock);
+        diagnostics
+    }
+
+    /// Whether launches are timed. Off, it costs nothing.
+    pub fn timings_on(&self) -> bool {
+        self.timing.is_on()
+    }
+
+    /// Times launches from the next frame on, or no longer. What was measured stays until [`TensorDiagnostics::clear_timings`].
+    pub fn set_timings(&self, on: bool) {
+        self.timing.set_on(on);
+    }
+
+    /// Times launches in a pass each, as on devices that have no clock inside passes. It costs more; for comparison.
+    pub fn set_split_passes(&self, on: bool) {
+        self.split_passes.store(on, Ordering::Relaxed);
+    }
+
+    /// Where a backend's times come from.
+    pub fn timing_source(&self, backend: Backend) -> TimingSource {
+        self.timing.source(backend)
+    }
+
+    /// What has been measured; `None` if nothing was: timings are off, nothing ran, or the device has no clock.
+    pub fn timings(&self) -> Option<TimingReport> {
+        self.timing.report()
+    }
+
+    /// Forgets what was measured.
+    pub fn clear_timings(&self) {
+        self.timing.clear();
+    }
+
+    /// Whether debug mode is on.
+    pub fn debug(&self) -> bool {
+        self.debug.load(Ordering::Relaxed)
+    }
+
+    /// Debug mode: new plans are logged, every launch has a debug group that names its op and where that was recorded, and the first op that makes
+    /// a NaN or an infinity of finite numbers is reported as [`RunError::NonFinite`](crate::RunError::NonFinite). All operands are looked at for
+    /// that, so work takes several times as long.
+    pub fn set_debug(&self, on: bool) {
+        self.debug.store(on, Ordering::Relaxed);
+    }
+
+    pub(crate) fn timing(&self) -> &Timings {
+        &self.timing
+    }
+
+    pub(crate) fn splits_passes(&self) -> bool {
+        self.split_passes.load(Ordering::Relaxed)
     }
 
     /// The figures as they are now.
@@ -125,7 +183,7 @@ impl TensorDiagnostics {
         if last.as_ref().is_some_and(|last| Arc::ptr_eq(last, plan)) {
             return;
         }
-        if self.debug {
+        if self.debug() {
             info!("plan on the {backend}: {:#?}", plan.report);
         }
         *last = Some(plan.clone());

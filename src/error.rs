@@ -599,6 +599,20 @@ pub enum RunError {
     /// The device refused something; a bug worth reporting.
     #[error("the device reported: {0}")]
     Device(String),
+    /// In debug mode: the first op of a batch that made a NaN or an infinity of operands without.
+    #[error("{op} at {site} made {nans} NaNs and {infinities} infinities of operands that had none")]
+    NonFinite {
+        /// The op that the kernel is for.
+        op: &'static str,
+        /// All ops that share the kernel.
+        ops: Vec<&'static str>,
+        /// Where the last of them was recorded.
+        site: &'static core::panic::Location<'static>,
+        /// NaNs among the results.
+        nans: u32,
+        /// Infinities among the results.
+        infinities: u32,
+    },
     /// A kernel read positions from memory that lay outside the data; they were clamped.
     #[error("{op}: {count} indices out of range were clamped")]
     IndexOutOfRange {

@@ -28,12 +28,16 @@ pub mod inspector;
 mod kernel;
 mod memory;
 pub mod nn;
+mod pipelines;
 mod plan;
 mod plugin;
 mod readback;
 mod record;
 mod support;
 mod tensor;
+mod timings;
+mod tuning;
+mod warm_up;
 
 /// The code on the pages under `docs/`.
 #[cfg(doctest)]
@@ -64,6 +68,9 @@ pub use memory::{
     MemorySettings, ModelUsage, Pinned, PressureLevel, PriorityMode, Residency, SyncDirection, TensorLost,
     TensorMemory, TensorUsage,
 };
+pub use pipelines::{
+    CacheFile, CacheFound, PipelineInfo, PipelineList, PipelineReport, PipelineState, TensorPipelines,
+};
 pub use plan::{PlanReport, StepReport, Unfused, UnfusedReason};
 pub use plugin::{PipelineSettings, TensorComputePlugin, TensorSystems};
 pub use readback::{TensorReady, TensorReceiver};
@@ -77,6 +84,11 @@ pub use tensor::{
     Class, DType, Element, Layout, ModelTensors, NameError, Shape, ShareError, Strides, Tensor, TensorData,
     TensorModel, TensorModels, TensorOf, Truth,
 };
+pub use timings::{
+    FrameTimeline, KernelTiming, LaunchSpan, ModelTiming, OpTiming, TimingReport, TimingSource, TimingStats,
+};
+pub use tuning::{TuneOutcome, TuneSettings, TunedChoice, TunedForm, TuningTable};
+pub use warm_up::{OpSpec, TensorReadyState, TensorWarmUp, WarmUpId, WarmUpProgress, WarmUpState, tensors_ready};
 
 /// Everything most apps use. [`Axis`] is not in it, since Bevy's prelude has one of its own.
 pub mod prelude {

@@ -1,6 +1,7 @@
 //! The plugin: the whole schedule, in the order data flows.
 
 use core::time::Duration;
+use std::path::PathBuf;
 
 use bevy::prelude::*;
 use bevy::render::renderer::RenderDevice;
@@ -10,7 +11,7 @@ use bevy::shader::Shader;
 use crate::cpu::CpuExecutor;
 use crate::diagnostics::TensorDiagnostics;
 use crate::extract::{Extracted, OutgoingParts, extract_recordings, hand_over_recordings};
-use crate::fault::{FaultReceiver, FaultSender, TensorFault, log_fault, trigger_faults};
+use crate::fault::{self, FaultReceiver, FaultSender, log_fault, trigger_faults};
 use crate::formats::{
     FileChannel, SafetensorsLoader, TensorWeights, UploadSettings, begin_arrivals, deliver_files, place_weights,
 };
@@ -18,9 +19,12 @@ use crate::gpu::{GpuSettings, create_executor, run_batches};
 use crate::image::{ImageKernels, OutgoingCopies, extract_copies, read_images, write_images};
 use crate::kernel::custom::{TensorKernels, reload_kernels};
 use crate::memory::{MemorySettings, NewsReceiver, NewsSender, OutgoingRequests, trigger_news};
+use crate::pipelines::TensorPipelines;
 use crate::readback::{NotificationChannel, trigger_ready};
 use crate::record::FrameRecordings;
 use crate::support::{AdapterFacts, Backend, BackendChoice, TensorSupport};
+use crate::tuning::TuneSettings;
+use crate::warm_up::{TensorReadyState, trigger_warm_ups};
 
 /// Tensors as components, recorded ops, results over channels.
 ///
@@ -38,22 +42,47 @@ pub struct TensorComputePlugin {
     /// Bevy's renderer stops when its device is lost, unless the app's `RenderErrorHandler` answers with `RenderErrorPolicy::Recover`: then a new
     /// device takes over, and this must be longer than that takes. See [`TensorLost`](crate::TensorLost) for what cannot be moved.
     pub cpu_fallback: Option<Duration>,
-    /// Log each new plan.
+    /// Time every launch from the start; see [`TensorDiagnostics::set_timings`].
+    pub timings: bool,
+    /// Start in debug mode: plans are logged, launches have debug groups, and numbers that are not finite are traced to the op that made them; see
+    /// [`TensorDiagnostics::set_debug`].
     pub debug: bool,
 }
 
 /// How kernels are compiled and put together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PipelineSettings {
     /// Compile on the spot, holding the frame up, instead of in the background. For tests and tools that want results in the same frame.
     pub synchronous: bool,
     /// Join elementwise ops into one kernel, and into the kernels before and after them. Off only to compare.
     pub fuse: bool,
+    /// Pipelines kept. Beyond, those go that no plan uses, the least recently used first.
+    pub capacity: usize,
+    /// The folder of a file that keeps pipelines and tuning for the next start; `None` for no file. Whatever is wrong with a file, it is ignored.
+    pub cache: Option<PathBuf>,
+    /// Measure the forms of every kernel that the app uses, in the background, and use the fastest; `None` for the defaults of the adapter.
+    /// [`TensorCommands::tune`](crate::TensorCommands::tune) does it on request.
+    pub tune: Option<TuneSettings>,
 }
 
 impl Default for PipelineSettings {
     fn default() -> Self {
-        Self { synchronous: false, fuse: true }
+        Self { synchronous: false, fuse: true, capacity: 1024, cache: None, tune: None }
+    }
+}
+
+impl PipelineSettings {
+    /// The user's folder for caches, as the system has it, with one of this crate in it: for [`PipelineSettings::cache`].
+    pub fn user_cache() -> Option<PathBuf> {
+        let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let folder = if cfg!(target_os = "windows") {
+            from("LOCALAPPDATA")
+        } else if cfg!(target_os = "macos") {
+            from("HOME").map(|home| home.join("Library/Caches"))
+        } else {
+            from("XDG_CACHE_HOME").or_else(|| from("HOME").map(|home| home.join(".cache")))
+        };
+        folder.map(|folder| folder.join("bevy_tensor_compute"))
     }
 }
 
@@ -71,7 +100,7 @@ impl Plugin for TensorComputePlugin {
     fn build(&self, app: &mut App) {
         let (sender, receiver) = crossbeam_channel::unbounded();
         let (news_sender, news_receiver) = crossbeam_channel::unbounded();
-        let diagnostics = TensorDiagnostics::new(self.debug);
+        let diagnostics = TensorDiagnostics::new(self.debug, self.timings);
         app.add_plugins((crate::tensor::plugin, crate::memory::plugin, crate::image::plugin))
             .init_resource::<FrameRecordings>()
             .init_resource::<OutgoingParts>()
@@ -83,6 +112,8 @@ impl Plugin for TensorComputePlugin {
             .insert_resource(NewsReceiver(news_receiver))
             .insert_resource(NewsSender(news_sender))
             .init_resource::<NotificationChannel>()
+            .init_resource::<TensorPipelines>()
+            .init_resource::<TensorReadyState>()
             .insert_resource(CpuExecutor::new(self.pipelines.fuse, diagnostics.clone(), sender.clone()))
             .insert_resource(FaultReceiver(receiver))
             .insert_resource(FaultSender(sender))
@@ -90,7 +121,10 @@ impl Plugin for TensorComputePlugin {
             .add_observer(log_fault)
             .add_systems(
                 First,
-                (poll_device, (trigger_ready, trigger_faults, trigger_news, deliver_files, reload_kernels))
+                (
+                    poll_device,
+                    (trigger_ready, trigger_faults, trigger_news, trigger_warm_ups, deliver_files, reload_kernels),
+                )
                     .chain()
                     .in_set(TensorSystems::Deliver),
             )
@@ -135,12 +169,13 @@ impl TensorComputePlugin {
                 app.world_mut().resource_mut::<TensorKernels>().set_device(facts.features, facts.limits.clone());
             for error in errors {
                 // Its other end is in the same world.
-                let _ = app.world().resource::<FaultSender>().0.send(TensorFault::Kernel(error));
+                let _ = app.world().resource::<FaultSender>().0.send(fault::TensorFault::Kernel(error));
             }
         }
         let (faults, news) =
             (app.world().resource::<FaultSender>().clone(), app.world().resource::<NewsSender>().clone());
         let diagnostics = app.world().resource::<TensorDiagnostics>().clone();
+        let pipelines = app.world().resource::<TensorPipelines>().clone();
         // No renderer, no device: everything stays on the CPU.
         let (Some(render_app), Some(_)) = (app.get_sub_app_mut(RenderApp), adapter) else { return };
         render_app
@@ -148,11 +183,15 @@ impl TensorComputePlugin {
             .insert_resource(GpuSettings {
                 synchronous_pipelines: self.pipelines.synchronous,
                 fuse: self.pipelines.fuse,
+                capacity: self.pipelines.capacity,
+                cache: self.pipelines.cache.clone(),
+                tune: self.pipelines.tune,
                 cpu_fallback: self.cpu_fallback,
             })
             .insert_resource(faults)
             .insert_resource(news)
             .insert_resource(diagnostics)
+            .insert_resource(pipelines)
             .add_systems(RenderStartup, create_executor)
             .init_resource::<OutgoingCopies>()
             .init_resource::<ImageKernels>()

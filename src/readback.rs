@@ -86,6 +86,11 @@ impl ReadRequest {
         self.send(Err(error));
     }
 
+    /// Takes the question back: a receiver learns that there is no answer, and no event comes of it.
+    pub(crate) fn withdraw(&mut self) {
+        self.reply = None;
+    }
+
     fn send(&mut self, result: Result<TensorData, ReadError>) {
         // A receiver that is gone has cancelled; there is nobody to tell.
         match self.reply.take() {

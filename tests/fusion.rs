@@ -10,7 +10,7 @@ use crate::common::{BACKENDS, Rig, assert_close};
 
 /// An app that joins launches, or does not.
 fn rig(backend: Backend, fuse: bool) -> Rig {
-    let pipelines = PipelineSettings { synchronous: true, fuse };
+    let pipelines = PipelineSettings { synchronous: true, fuse, ..Default::default() };
     Rig::with(backend, TensorComputePlugin { pipelines, ..Default::default() })
 }
 

@@ -269,7 +269,9 @@ impl Evaluation {
         let within = |rank: usize| self.ranks.iter().filter(|&&r| r < rank).count() as f64 / count.max(1) as f64;
         let mut sorted = self.ranks.clone();
         sorted.sort_unstable();
-        let median = sorted.get(count / 2).map_or(0, |rank| rank + 1);
+        // Of an even number of ranks it lies between the two in the middle.
+        let middle = sorted.get(count.saturating_sub(1) / 2..=count / 2).unwrap_or_default();
+        let median = middle.iter().map(|&rank| rank as f64 + 1.0).sum::<f64>() / middle.len().max(1) as f64;
         json!({ "concepts": count, "r_at_1": within(1), "r_at_10": within(10), "median_rank": median })
     }
 }

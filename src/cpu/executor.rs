@@ -3,10 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
+use bevy::platform::time::Instant;
 use bevy::prelude::*;
 use crossbeam_channel::Sender;
 
-use super::{CpuPool, read_words, run_plan};
+use super::{CpuPool, Watch, read_words, run_plan};
 use crate::diagnostics::{Count, TensorDiagnostics};
 use crate::error::{ReadError, RunError};
 use crate::fault::TensorFault;
@@ -14,6 +15,7 @@ use crate::plan::{Batch, Plan, PlanCache, PlanLimits, effects};
 use crate::readback::ReadRequest;
 use crate::support::Backend;
 use crate::tensor::{Initial, Storage};
+use crate::timings::{TimedBatch, TimedLaunch, step_models};
 
 /// A launch on the CPU binds nothing, so only the length of a program bounds fusion.
 const LIMITS: PlanLimits = PlanLimits { buffers: 64, alignment: 16, binding: usize::MAX, fuse: true };
@@ -29,6 +31,8 @@ struct Worker {
     plans: PlanCache,
     scratch: Vec<u32>,
     pool: Arc<CpuPool>,
+    /// Batches run.
+    batches: u64,
     diagnostics: TensorDiagnostics,
     faults: Sender<TensorFault>,
 }
@@ -41,6 +45,7 @@ impl CpuExecutor {
             plans: PlanCache::new(PlanLimits { fuse, ..LIMITS }),
             scratch: Vec::new(),
             pool: pool.clone(),
+            batches: 0,
             diagnostics,
             faults,
         };
@@ -106,7 +111,14 @@ impl Worker {
         counters.plans_built.add(self.plans.built - built);
         counters.plan_hits.add(self.plans.hits - hits);
         self.diagnostics.set_last_plan(Backend::Cpu, &plan);
-        let clamped = run_plan(&plan, &batch.slots, &batch.host, &batch.scalars, &mut self.scratch, &self.pool)?;
+        let mut watch = Watch {
+            clock: self.diagnostics.timings_on().then(Vec::new),
+            non_finite: self.diagnostics.debug().then_some(None),
+        };
+        let (slots, scratch) = (&batch.slots, &mut self.scratch);
+        let clamped = run_plan(&plan, slots, &batch.host, &batch.scalars, scratch, &self.pool, &mut watch)?;
+        self.batches += 1;
+        self.report(&plan, batch, watch);
         counters.cpu_steps.add(plan.steps.len() as u64);
         counters.batches_run.add(1);
         for (step, count) in clamped {
@@ -114,6 +126,38 @@ impl Worker {
             let _ = self.faults.send(TensorFault::Run(RunError::IndexOutOfRange { op, count }));
         }
         Ok(plan)
+    }
+
+    /// Hands in what was watched.
+    fn report(&self, plan: &Arc<Plan>, batch: &Batch, watch: Watch) {
+        if let Some(found) = watch.non_finite.flatten() {
+            let step = &plan.report.steps[found.step];
+            let error = RunError::NonFinite {
+                op: step.op,
+                ops: step.ops.clone(),
+                site: step.site,
+                nans: found.nans,
+                infinities: found.infinities,
+            };
+            let _ = self.faults.send(TensorFault::Run(error));
+        }
+        let Some(clock) = watch.clock.filter(|clock| !clock.is_empty()) else { return };
+        let nanos = |time: &Instant| time.saturating_duration_since(clock[0].0).as_nanos() as u64;
+        let variant: Arc<str> = "".into();
+        let launch = |(step, (start, end)): (usize, &(Instant, Instant))| TimedLaunch {
+            step,
+            variant: variant.clone(),
+            pass: 0,
+            start: nanos(start),
+            end: nanos(end),
+        };
+        self.diagnostics.timing().record(&TimedBatch {
+            backend: Backend::Cpu,
+            frame: self.batches,
+            plan: plan.clone(),
+            models: step_models(plan, &batch.slots),
+            launches: clock.iter().enumerate().map(launch).collect(),
+        });
     }
 
     fn answer(&self, plan: &Plan, batch: &Batch, requests: &mut [Option<ReadRequest>]) {

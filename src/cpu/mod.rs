@@ -37,5 +37,5 @@ pub(crate) use executor::CpuExecutor;
 pub(crate) use packed::HostWords;
 pub(crate) use threads::CpuPool;
 
-use run::{read_words, run_plan};
+use run::{Watch, read_words, run_plan};
 use threads::GRAIN;

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
+use bevy::platform::time::Instant;
 use bytemuck::{cast_slice, cast_slice_mut};
 use smallvec::SmallVec;
 
@@ -14,7 +15,7 @@ use crate::error::RunError;
 use crate::kernel::Kernel;
 use crate::kernel::custom::run_on_cpu;
 use crate::plan::{Operand, Plan, Region, Source, Step};
-use crate::tensor::Storage;
+use crate::tensor::{DType, Storage};
 
 /// Words of every memory that steps touch.
 struct Memory<'a> {
@@ -26,6 +27,23 @@ struct Memory<'a> {
     constants: &'a [Arc<[u32]>],
 }
 
+/// What is watched while a plan runs; nothing by default.
+#[derive(Default)]
+pub(crate) struct Watch {
+    /// When each step began and ended.
+    pub clock: Option<Vec<(Instant, Instant)>>,
+    /// The first step that made NaNs or infinities of finite numbers, and how many: for debug mode.
+    pub non_finite: Option<Option<NonFinite>>,
+}
+
+/// A step whose results are not all finite, though its operands were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NonFinite {
+    pub step: usize,
+    pub nans: u32,
+    pub infinities: u32,
+}
+
 /// Runs all uploads and steps of `plan` in order. `scalars` are the batch's; returns the out-of-range indices of each step that had any. Fails at a
 /// user's kernel whose CPU function fails or is missing.
 pub(crate) fn run_plan(
@@ -35,6 +53,7 @@ pub(crate) fn run_plan(
     scalars: &[u32],
     scratch: &mut Vec<u32>,
     pool: &CpuPool,
+    watch: &mut Watch,
 ) -> Result<Vec<(usize, u32)>, RunError> {
     if let Some(kernel) = plan.steps.iter().find_map(without_cpu_function) {
         let message = "it has no CPU function".to_owned();
@@ -64,9 +83,20 @@ pub(crate) fn run_plan(
     let mut memory = Memory { slots, scratch, temporary, regions: &plan.regions, constants: &plan.constants };
     let mut faults = Vec::new();
     for (i, step) in plan.steps.iter().enumerate() {
+        let before = memory.looks(watch).then(|| memory.non_finite(step.reads()));
+        let start = watch.clock.is_some().then(Instant::now);
         let count = memory.run(step, scalars, pool)?;
+        if let (Some(clock), Some(start)) = (&mut watch.clock, start) {
+            clock.push((start, Instant::now()));
+        }
         if count > 0 {
             faults.push((i, count));
+        }
+        if let Some([nans_in, infinities_in]) = before {
+            let [nans, infinities] = memory.non_finite(step.outputs.iter());
+            if nans > 0 && nans_in == 0 || infinities > 0 && nans_in == 0 && infinities_in == 0 {
+                watch.non_finite = Some(Some(NonFinite { step: i, nans, infinities }));
+            }
         }
     }
     Ok(faults)
@@ -164,6 +194,39 @@ fn split_scratch<'a>(mut rest: &'a mut [u32], written: &[Region]) -> Split<'a> {
 }
 
 impl Memory<'_> {
+    /// Whether the next step is to be looked at: until one is found.
+    fn looks(&self, watch: &Watch) -> bool {
+        matches!(watch.non_finite, Some(None))
+    }
+
+    /// NaNs and infinities among the elements of float operands in memory.
+    fn non_finite<'a>(&self, operands: impl Iterator<Item = &'a Operand>) -> [u32; 2] {
+        let mut counts = [0; 2];
+        for operand in operands.filter(|operand| operand.dtype.is_float()) {
+            let mut look = |words: &[u32]| {
+                for i in 0..operand.layout.elements() {
+                    let at = operand.layout.position(i);
+                    let value = match operand.dtype {
+                        DType::F16 => half::f16::from_bits((words[at / 2] >> (at % 2 * 16)) as u16).to_f32(),
+                        _ => f32::from_bits(words[at]),
+                    };
+                    counts[0] += u32::from(value.is_nan());
+                    counts[1] += u32::from(value.is_infinite());
+                }
+            };
+            match operand.source {
+                Source::Slot(s) => look(&self.slots[s as usize].host.read().unwrap_or_else(PoisonError::into_inner)),
+                Source::Scratch(r) => {
+                    let region = self.regions[r as usize];
+                    look(&self.scratch[region.offset..region.offset + region.words]);
+                }
+                Source::Constant(c) => look(&self.constants[c as usize]),
+                Source::Iota | Source::Fused => {}
+            }
+        }
+        counts
+    }
+
     /// One step; gives its out-of-range indices. `scalars` are the batch's.
     fn run(&mut self, step: &Step, scalars: &[u32], pool: &CpuPool) -> Result<u32, RunError> {
         let mut guards = lock(self.slots, step);

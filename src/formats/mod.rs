@@ -3,6 +3,7 @@
 mod asset;
 mod files;
 mod header;
+mod replace;
 mod safetensors;
 mod upload;
 
@@ -13,4 +14,5 @@ pub use upload::{LoadWeights, UploadSettings, WeightsError, WeightsProgress, Wei
 
 pub(crate) use asset::SafetensorsLoader;
 pub(crate) use files::{FileChannel, deliver_files};
+pub(crate) use replace::{replace_file, replace_with};
 pub(crate) use upload::{begin_arrivals, place_weights};

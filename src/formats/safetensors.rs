@@ -1,10 +1,9 @@
 //! The safetensors format: a length, a JSON header, and the tensors' bytes. Reading trusts nothing in a file; writing replaces a file as a whole.
 
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering};
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -12,6 +11,7 @@ use safetensors::tensor::{Dtype, View};
 use thiserror::Error;
 
 use super::header::{Header, quantized_key, stored_shape, stored_type};
+use super::replace_with;
 use crate::error::{ReadError, TensorError};
 use crate::tensor::{DType, Shape, TensorData};
 
@@ -185,7 +185,6 @@ impl View for Stored<'_> {
 /// The format has no quantised types. Their blocks are stored as bytes in GGUF's order, `[…, blocks of a row · bytes of a block]`, and the file's metadata
 /// says what they are: `dtype.NAME: q8_0`.
 pub fn save_safetensors(path: impl AsRef<Path>, tensors: &[(String, TensorData)]) -> Result<(), FormatError> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
     let path = path.as_ref();
     let io = io_error(path);
     let views = tensors
@@ -196,28 +195,12 @@ pub fn save_safetensors(path: impl AsRef<Path>, tensors: &[(String, TensorData)]
     let metadata: HashMap<_, _> =
         quantized.map(|(name, data)| (quantized_key(name), data.dtype().to_string())).collect();
     let metadata = Some(metadata).filter(|metadata| !metadata.is_empty());
-    // Beside the file: only within one file system can a file take another's place at once.
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}-{number}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let result = safetensors::serialize_to_file(views, metadata, &temporary)
-        .map_err(|error| FormatError::Header { path: path.to_owned(), reason: error.to_string() })
-        .and_then(|()| File::options().write(true).open(&temporary).and_then(|file| file.sync_all()).map_err(&io))
-        .and_then(|()| fs::rename(&temporary, path).map_err(&io));
-    if result.is_err() {
-        // What is left of it is of no use; that it may not be there is no news.
-        let _ = fs::remove_file(&temporary);
-    }
-    result?;
-    sync_folder(path).map_err(&io)
-}
-
-/// Puts a rename on the disk, where that is a thing of its own.
-fn sync_folder(path: &Path) -> io::Result<()> {
-    match path.parent().filter(|_| cfg!(unix)) {
-        Some(folder) if folder.as_os_str().is_empty() => File::open(".")?.sync_all(),
-        Some(folder) => File::open(folder)?.sync_all(),
-        None => Ok(()),
-    }
+    replace_with(
+        path,
+        |temporary| {
+            safetensors::serialize_to_file(views, metadata, temporary)
+                .map_err(|error| FormatError::Header { path: path.to_owned(), reason: error.to_string() })
+        },
+        &io,
+    )
 }

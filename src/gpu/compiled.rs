@@ -7,11 +7,13 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::buffers::{DeviceBuffer, Gpu, Purpose};
-use super::pipelines::{Pipeline, Pipelines};
+use super::faults::{Look, Watched};
+use super::pipelines::{Pipeline, PipelineEntry, Pipelines};
 use crate::diagnostics::Count;
 use crate::error::RunError;
-use crate::kernel::{Caps, Kernel, Launch, lower};
+use crate::kernel::{Caps, Kernel, Launch, bucket, chosen, lower, non_finite};
 use crate::plan::{Effect, Plan, Source, Step, effects, shift, sources, window};
+use crate::tuning::TuningTable;
 
 /// Bind-group sets kept per plan: models of one structure that take turns.
 const INSTANCES: usize = 8;
@@ -23,10 +25,18 @@ type Windows = SmallVec<[(Source, Range<usize>); 1]>;
 pub(crate) struct Compiled {
     pub plan: Arc<Plan>,
     pub launches: Vec<Launch>,
-    /// The launches' pipelines, once all have been compiled. Kept here, since finding one means hashing its whole text.
+    /// The launches' entries in the cache of pipelines, which stay there for as long as they are kept here.
+    pub entries: Vec<Arc<PipelineEntry>>,
+    /// The launches' pipelines, once all have been compiled.
     pub pipelines: Vec<Pipeline>,
+    /// How urgent the pipelines were when they were asked for.
+    priority: i32,
     /// The step behind each launch.
     pub steps: Vec<usize>,
+    /// What each launch is for: its step's work, or a look at its operands.
+    looks: Vec<Option<Look>>,
+    /// The form of each launch.
+    variants: Vec<Arc<str>>,
     /// Parts of memories that the launches see, where those are larger than a binding.
     windows: Vec<Windows>,
     /// Words from one parameter block to the next.
@@ -58,14 +68,39 @@ struct Instance {
 }
 
 impl Compiled {
-    pub(crate) fn new(plan: Arc<Plan>, elements: &[usize], gpu: &Gpu, caps: &Caps) -> Result<Self, RunError> {
+    /// Lowers a plan; forms of kernels are as the table says, or the device's defaults. With `trace`, every float operand is looked at before and
+    /// after the launches that read and write it.
+    pub(crate) fn new(
+        plan: Arc<Plan>,
+        elements: &[usize],
+        gpu: &Gpu,
+        caps: &Caps,
+        table: &TuningTable,
+        trace: bool,
+    ) -> Result<Self, RunError> {
         let (mut steps, mut launches, mut windows) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut looks, mut variants) = (Vec::new(), Vec::new());
+        let none: Arc<str> = "".into();
         for (i, step) in plan.steps.iter().enumerate() {
+            let variant = if table.choices.is_empty() { None } else { table.get(&bucket(step)) };
+            let caps = &Caps { variant, ..*caps };
             let (step, shown) = show(step, &plan, i, elements, gpu)?;
-            if let Some(launch) = lower(&step, caps) {
-                steps.push(i);
+            let Some(launch) = lower(&step, caps) else { continue };
+            let mut push = |launch: Launch, look: Option<Look>, variant: Arc<str>| {
                 launches.push(launch);
-                windows.push(shown);
+                steps.push(i);
+                windows.push(shown.clone());
+                looks.push(look);
+                variants.push(variant);
+            };
+            if trace {
+                let read = step.reads().filter_map(|operand| non_finite(operand, false, caps));
+                read.for_each(|launch| push(launch, Some(Look::Before), none.clone()));
+            }
+            push(launch, None, chosen(&step, caps).map_or(none.clone(), |variant| variant.to_string().into()));
+            if trace {
+                let written = step.outputs.iter().filter_map(|operand| non_finite(operand, true, caps));
+                written.for_each(|launch| push(launch, Some(Look::After), none.clone()));
             }
         }
         let alignment = match launches.iter().any(|launch| launch.params_in_storage) {
@@ -84,8 +119,12 @@ impl Compiled {
         Ok(Self {
             plan,
             launches,
+            entries: Vec::new(),
             pipelines: Vec::new(),
+            priority: i32::MIN,
             steps,
+            looks,
+            variants,
             windows,
             stride,
             params,
@@ -137,14 +176,57 @@ impl Compiled {
         self.own.as_ref()?.faults.as_ref()
     }
 
+    /// Asks for the pipelines of all launches, or, if that was done with less urgency, again.
+    pub(crate) fn request(&mut self, pipelines: &mut Pipelines, priority: i32) {
+        if self.entries.len() < self.launches.len() {
+            let launches = self.launches.iter().zip(&self.variants);
+            self.entries = launches.map(|(launch, variant)| pipelines.request(launch, variant, priority)).collect();
+        } else if priority > self.priority && self.pipelines.len() < self.launches.len() {
+            self.entries.iter().for_each(|entry| pipelines.hurry(entry, priority));
+        }
+        self.priority = self.priority.max(priority);
+    }
+
     /// Whether every launch has its pipeline by now, or the error of one that never will.
-    pub(crate) fn is_ready(&mut self, pipelines: &Pipelines) -> Result<bool, RunError> {
+    pub(crate) fn is_ready(&mut self) -> Result<bool, RunError> {
         if self.pipelines.len() < self.launches.len() {
-            let found: Option<Vec<_>> = self.launches.iter().map(|launch| pipelines.get(launch)).collect();
-            let Some(found) = found else { return Ok(false) };
+            let found: Option<Vec<_>> = self.entries.iter().map(|entry| entry.get()).collect();
+            let Some(found) = found.filter(|found| found.len() == self.launches.len()) else { return Ok(false) };
             self.pipelines = found.into_iter().map(|pipeline| pipeline.cloned()).collect::<Result<_, _>>()?;
         }
         Ok(true)
+    }
+
+    /// Whether a launch uses the pipeline of this text.
+    pub(crate) fn uses(&self, wgsl: &str) -> bool {
+        self.launches.iter().any(|launch| launch.wgsl == wgsl)
+    }
+
+    /// Step and form of each launch, in order; looks are of no step.
+    pub(crate) fn timed(&self) -> impl Iterator<Item = (usize, Arc<str>)> {
+        let step = |(&step, look): (&usize, &Option<Look>)| if look.is_some() { usize::MAX } else { step };
+        self.steps.iter().zip(&self.looks).map(step).zip(self.variants.iter().cloned())
+    }
+
+    /// What is known of each launch that counts something.
+    pub(crate) fn watched(&self) -> Vec<Watched> {
+        let watched = |&launch: &usize| {
+            let step = self.steps[launch];
+            let report = &self.plan.report.steps[step];
+            Watched { step, look: self.looks[launch], op: report.op, ops: report.ops.clone(), site: report.site }
+        };
+        self.faulting.iter().map(watched).collect()
+    }
+
+    /// What debuggers call a launch.
+    pub(crate) fn debug_label(&self, at: usize) -> String {
+        let (launch, report) = (&self.launches[at], &self.plan.report.steps[self.steps[at]]);
+        format!("tensor:{} for {} at {}", launch.name, report.op, report.site)
+    }
+
+    /// Forgets the bind groups made last.
+    pub(crate) fn unbind(&mut self) {
+        self.instances.pop();
     }
 
     /// Puts the batch's numbers into the parameters and sends them if anything changed.
@@ -238,7 +320,8 @@ impl Compiled {
             let index = self.faulting.iter().position(|&i| i == at).unwrap_or(0);
             let buffer = own.faults.as_ref().ok_or_else(missing)?;
             let offset = (index * fault_stride(gpu)) as u64 * 4;
-            bindings.push((buffer.buffer.clone(), offset, core::num::NonZeroU64::new(4)));
+            let bytes = if self.looks[at].is_some() { 8 } else { 4 };
+            bindings.push((buffer.buffer.clone(), offset, core::num::NonZeroU64::new(bytes)));
         }
         let entries: Vec<wgpu::BindGroupEntry> = bindings
             .iter()
@@ -250,7 +333,7 @@ impl Compiled {
             .collect();
         gpu.counters.bind_groups_made.add(1);
         Ok(gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
-            label: Some(launch.name),
+            label: Some(&format!("tensor:{}", launch.name)),
             layout,
             entries: &entries,
         }))
@@ -302,5 +385,5 @@ fn show<'a>(
 
 /// Words from one fault counter to the next.
 pub(crate) fn fault_stride(gpu: &Gpu) -> usize {
-    (gpu.limits.min_storage_buffer_offset_alignment as usize / 4).max(1)
+    (gpu.limits.min_storage_buffer_offset_alignment as usize / 4).max(2)
 }

@@ -1,8 +1,11 @@
 //! Runs work on the device, in order, each batch in one pass and one submission. Never waits: work whose pipelines are still compiling, or for which
 //! room is still being made, stays in the queue, and so does all behind it.
 
+mod warm;
+
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bevy::platform::collections::HashMap;
@@ -10,22 +13,30 @@ use bevy::platform::time::Instant;
 use bevy::prelude::*;
 use crossbeam_channel::Sender;
 
+use self::warm::Warming;
 use super::buffers::{DeviceBuffer, ErrorScope, Gpu, Purpose};
 use super::compiled::{Compiled, fault_stride};
-use super::pipelines::Pipelines;
-use super::readbacks::{Flight, Readbacks, watch_faults};
+use super::encode::encode;
+use super::faults::watch_faults;
+use super::persist::Persistence;
+use super::pipelines::{Pipelines, URGENT};
+use super::readbacks::{Flight, Readbacks};
 use super::residency::{Copy, Residents};
+use super::timing::Timer;
+use super::tuner::Tuner;
 use crate::diagnostics::{Count, TensorDiagnostics};
 use crate::error::{ReadError, RunError};
 use crate::extract::Extracted;
 use crate::fault::TensorFault;
 use crate::kernel::Caps;
 use crate::memory::{Gauge, HostCopies, MemoryNews, MemoryRequest, MemorySettings, SyncDirection};
+use crate::pipelines::TensorPipelines;
 use crate::plan::{Batch, Effect, Operand, Plan, PlanCache, PlanLimits, Source};
 use crate::readback::ReadRequest;
 use crate::record::Part;
-use crate::support::Backend;
+use crate::support::{AdapterFacts, Backend};
 use crate::tensor::{Generator, Layout, Storage};
+use crate::tuning::TuneSettings;
 
 /// Everything the GPU backend keeps; made anew for every device.
 #[derive(Resource)]
@@ -36,6 +47,17 @@ pub(crate) struct GpuExecutor {
     /// By the plan's number.
     compiled: HashMap<u64, Compiled>,
     pipelines: Pipelines,
+    shared: TensorPipelines,
+    persistence: Option<Persistence>,
+    warming: Vec<Warming>,
+    tuner: Tuner,
+    /// How kernels of new plans are tuned, if they are.
+    tune: Option<TuneSettings>,
+    timer: Timer,
+    /// Counts frames.
+    frame: u64,
+    /// Whether debug mode is on: launches have debug groups, and numbers that are not finite are traced.
+    debug: bool,
     scratch: Option<Arc<DeviceBuffer>>,
     residents: Residents,
     waiting: VecDeque<Work>,
@@ -53,10 +75,15 @@ pub(crate) struct Outlets {
 }
 
 /// Settings of the GPU backend that come from the plugin.
-#[derive(Resource, Clone, Copy)]
+#[derive(Resource, Clone)]
 pub(crate) struct GpuSettings {
     pub synchronous_pipelines: bool,
     pub fuse: bool,
+    /// Pipelines kept.
+    pub capacity: usize,
+    /// The folder of the cache file.
+    pub cache: Option<PathBuf>,
+    pub tune: Option<TuneSettings>,
     pub cpu_fallback: Option<Duration>,
 }
 
@@ -82,10 +109,21 @@ impl GpuExecutor {
     pub(crate) fn new(
         gpu: Gpu,
         caps: Caps,
-        settings: GpuSettings,
+        facts: &AdapterFacts,
+        settings: &GpuSettings,
         diagnostics: TensorDiagnostics,
+        shared: TensorPipelines,
         outlets: Outlets,
     ) -> Self {
+        shared.serve();
+        let (persistence, known) = match &settings.cache {
+            Some(folder) => {
+                let (persistence, known) = Persistence::open(folder, &gpu, facts, &shared);
+                (Some(persistence), known)
+            }
+            None => Default::default(),
+        };
+        let driver = persistence.as_ref().and_then(Persistence::driver);
         let limits = PlanLimits {
             buffers: gpu.limits.max_storage_buffers_per_shader_stage.clamp(4, 16) as usize,
             alignment: gpu.binding_alignment(),
@@ -93,7 +131,22 @@ impl GpuExecutor {
             fuse: settings.fuse,
         };
         Self {
-            pipelines: Pipelines::new(gpu.clone(), settings.synchronous_pipelines),
+            pipelines: Pipelines::new(
+                gpu.clone(),
+                settings.synchronous_pipelines,
+                settings.capacity,
+                shared.clone(),
+                driver,
+                known,
+            ),
+            shared,
+            persistence,
+            warming: Vec::new(),
+            tuner: Tuner::new(&gpu),
+            tune: settings.tune,
+            timer: Timer::new(&gpu, diagnostics.clone()),
+            frame: 0,
+            debug: diagnostics.debug(),
             plans: PlanCache::new(limits),
             compiled: HashMap::default(),
             scratch: None,
@@ -116,6 +169,7 @@ impl GpuExecutor {
             // The main world may have ended.
             let _ = self.outlets.news.send(MemoryNews::Lost(lost));
         }
+        self.take_over_warm_ups(old);
         // What was to be made is made again when it is asked for.
         self.waiting.extend(old.waiting.drain(..).filter(|work| !matches!(work, Work::Fill(..))));
     }
@@ -148,7 +202,17 @@ impl GpuExecutor {
         self.residents.now = frame.now;
         self.residents.land(&self.gpu);
         self.readbacks.collect();
-        self.pipelines.collect();
+        self.frame += 1;
+        self.timer.collect();
+        for wgsl in self.pipelines.collect() {
+            self.compiled.retain(|_, compiled| !compiled.uses(&wgsl));
+        }
+        if self.diagnostics.debug() != self.debug {
+            // Plans are lowered again, with looks at their operands or without.
+            self.debug = !self.debug;
+            self.compiled.clear();
+        }
+        self.take_pipeline_requests();
         self.accept(frame.parts);
         self.waiting.extend(frame.requests.into_iter().map(Work::Request));
         while let Some(work) = self.waiting.pop_front() {
@@ -163,6 +227,14 @@ impl GpuExecutor {
                     first.into_iter().rev().for_each(|work| self.waiting.push_front(work));
                 }
             }
+        }
+        self.advance_warm_ups();
+        if self.tuner.advance(&self.gpu, &mut self.pipelines, &self.caps, &self.shared) {
+            // Plans are lowered again, with the forms that are faster.
+            self.compiled.clear();
+        }
+        if let Some(persistence) = &mut self.persistence {
+            persistence.tick();
         }
         self.keep_house(&frame.settings);
         if let Some(error) = scope.pop() {
@@ -234,6 +306,16 @@ impl GpuExecutor {
 
     /// The number of a batch's plan once all its pipelines are there and there is room for `slots` beside it; `None` until then.
     fn prepare(&mut self, batch: &Batch, slots: &[Arc<Storage>]) -> Result<Option<u64>, RunError> {
+        let id = self.plan_of(batch, URGENT)?;
+        let Some(compiled) = self.compiled.get_mut(&id) else { return Ok(None) };
+        if !compiled.is_ready()? {
+            return Ok(None);
+        }
+        Ok(self.admit(slots, Some(id))?.then_some(id))
+    }
+
+    /// The number of a batch's plan, whose pipelines are asked for.
+    fn plan_of(&mut self, batch: &Batch, priority: i32) -> Result<u64, RunError> {
         let (built, hits) = (self.plans.built, self.plans.hits);
         let (id, plan) = self.plans.plan(batch);
         self.gpu.counters.plans_built.add(self.plans.built - built);
@@ -243,17 +325,17 @@ impl GpuExecutor {
                 self.compiled.remove(&dropped);
             }
             let elements: Vec<usize> = batch.slots.iter().map(|storage| storage.elements()).collect();
-            let compiled = Compiled::new(plan, &elements, &self.gpu, &self.caps)?;
-            for launch in &compiled.launches {
-                self.pipelines.request(launch);
+            if let Some(settings) = self.tune {
+                self.tuner.add(&plan.steps, &batch.scalars, settings, &self.caps, &self.shared);
             }
+            let table = self.shared.tuning();
+            let compiled = Compiled::new(plan, &elements, &self.gpu, &self.caps, &table, self.debug)?;
             self.compiled.insert(id, compiled);
         }
-        let Some(compiled) = self.compiled.get_mut(&id) else { return Ok(None) };
-        if !compiled.is_ready(&self.pipelines)? {
-            return Ok(None);
+        if let Some(compiled) = self.compiled.get_mut(&id) {
+            compiled.request(&mut self.pipelines, priority);
         }
-        Ok(self.admit(slots, Some(id))?.then_some(id))
+        Ok(id)
     }
 
     /// Whether there is room for storages, and for a plan's own buffers and scratch memory.
@@ -416,18 +498,15 @@ impl GpuExecutor {
         if let Some(faults) = compiled.faults() {
             encoder.clear_buffer(&faults.buffer, 0, None);
         }
-        if !compiled.launches.is_empty() {
-            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label, timestamp_writes: None });
-            let launches = compiled.launches.iter().zip(&compiled.pipelines).zip(compiled.groups());
-            for ((launch, pipeline), group) in launches {
-                pass.set_pipeline(&pipeline.pipeline);
-                pass.set_bind_group(0, group, &[]);
-                let [x, y, z] = launch.workgroups;
-                pass.dispatch_workgroups(x, y, z);
-            }
-            drop(pass);
-            self.gpu.counters.passes.add(1);
-            self.gpu.counters.dispatches.add(compiled.launches.len() as u64);
+        let (launches, mut stamps) = (compiled.launches.len(), None);
+        if launches > 0 {
+            let queries = self.timer.queries(&self.gpu, launches);
+            let passes = encode(&mut encoder, compiled, queries, self.debug);
+            stamps = queries.map(|queries| queries.resolve(&self.gpu, &mut encoder, launches)).transpose()?;
+            let now = self.shared.now();
+            compiled.entries.iter().for_each(|entry| entry.record.launched(now));
+            self.gpu.counters.passes.add(passes);
+            self.gpu.counters.dispatches.add(launches as u64);
         }
         let mut flights = Vec::new();
         let mut requests: Vec<Option<ReadRequest>> =
@@ -468,10 +547,10 @@ impl GpuExecutor {
             return Err(error);
         }
         if let Some(staging) = faults {
-            let stride = fault_stride(&self.gpu);
-            let ops: Vec<&'static str> =
-                compiled.faulting.iter().map(|&launch| plan.report.steps[compiled.steps[launch]].op).collect();
-            watch_faults(staging, stride, ops, self.outlets.faults.clone());
+            watch_faults(staging, fault_stride(&self.gpu), compiled.watched(), self.outlets.faults.clone());
+        }
+        if let Some(stamps) = stamps {
+            self.timer.watch(stamps, self.frame, compiled, batch);
         }
         Ok(flights)
     }

@@ -2,10 +2,15 @@
 
 mod buffers;
 mod compiled;
+mod encode;
 mod executor;
+mod faults;
+mod persist;
 mod pipelines;
 mod readbacks;
 mod residency;
+mod timing;
+mod tuner;
 
 use bevy::prelude::*;
 use bevy::render::renderer::{RenderAdapterInfo, RenderDevice, RenderQueue};
@@ -18,6 +23,7 @@ use crate::extract::Extracted;
 use crate::fault::FaultSender;
 use crate::kernel::Caps;
 use crate::memory::NewsSender;
+use crate::pipelines::TensorPipelines;
 use crate::support::AdapterFacts;
 
 /// Makes the executor for a new device: at the start, and again after a device was lost.
@@ -29,6 +35,7 @@ pub(crate) fn create_executor(
     settings: Res<GpuSettings>,
     extracted: Res<Extracted>,
     diagnostics: Res<TensorDiagnostics>,
+    pipelines: Res<TensorPipelines>,
     faults: Res<FaultSender>,
     news: Res<NewsSender>,
     mut old: Option<ResMut<GpuExecutor>>,
@@ -36,9 +43,11 @@ pub(crate) fn create_executor(
 ) {
     let counters = diagnostics.counters().clone();
     let gpu = Gpu::new(device.wgpu_device().clone(), (**queue.0).clone(), counters, extracted.settings);
-    let caps = caps(&AdapterFacts::new(&device, &adapter), &gpu.limits);
+    let facts = AdapterFacts::new(&device, &adapter);
+    let caps = caps(&facts, &gpu.limits);
     let outlets = Outlets { faults: faults.0.clone(), news: news.0.clone() };
-    let mut executor = GpuExecutor::new(gpu, caps, *settings, diagnostics.clone(), outlets);
+    let (diagnostics, pipelines) = (diagnostics.clone(), pipelines.clone());
+    let mut executor = GpuExecutor::new(gpu, caps, &facts, &settings, diagnostics, pipelines, outlets);
     if let Some(old) = &mut old {
         executor.take_over(old);
     }
@@ -51,9 +60,11 @@ fn caps(facts: &AdapterFacts, limits: &wgpu::Limits) -> Caps {
         subgroup: facts.subgroup_size.filter(|(min, max)| subgroups && min == max).map(|(size, _)| size),
         software: facts.software,
         wide: facts.features.contains(wgpu::Features::SHADER_INT64),
+        halves: facts.features.contains(wgpu::Features::SHADER_F16),
         invocations: limits.max_compute_invocations_per_workgroup,
         workgroup_memory: limits.max_compute_workgroup_storage_size,
         workgroups: limits.max_compute_workgroups_per_dimension,
+        variant: None,
     }
 }
 

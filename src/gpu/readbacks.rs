@@ -2,12 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crossbeam_channel::Sender;
-
 use super::buffers::{DeviceBuffer, Gpu};
 use crate::diagnostics::{Count, Counters};
-use crate::error::{ReadError, RunError};
-use crate::fault::TensorFault;
+use crate::error::ReadError;
 use crate::readback::ReadRequest;
 
 /// A readback whose copy has been submitted.
@@ -69,29 +66,4 @@ fn settle(pending: &Pending, counters: &Counters) -> Option<ReadRequest> {
     let request = pending.lock().unwrap_or_else(PoisonError::into_inner).take();
     counters.readbacks_now.sub(u64::from(request.is_some()));
     request
-}
-
-/// Reports positions that kernels found out of range, when the counters have arrived.
-pub(crate) fn watch_faults(
-    staging: Arc<DeviceBuffer>,
-    stride: usize,
-    ops: Vec<&'static str>,
-    faults: Sender<TensorFault>,
-) {
-    let bytes = (stride * ops.len()) as u64 * 4;
-    let buffer = staging.buffer.clone();
-    buffer.slice(..bytes).map_async(wgpu::MapMode::Read, move |result| {
-        if result.is_err() {
-            return;
-        }
-        let view = staging.buffer.slice(..bytes).get_mapped_range();
-        let words: &[u32] = bytemuck::cast_slice(&view);
-        for (op, &count) in ops.into_iter().zip(words.iter().step_by(stride)) {
-            if count > 0 {
-                let _ = faults.send(TensorFault::Run(RunError::IndexOutOfRange { op, count }));
-            }
-        }
-        drop(view);
-        staging.buffer.unmap();
-    });
 }

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::variants::Variant;
 use crate::plan::Source;
 use crate::tensor::{Class, DType};
 
@@ -14,12 +15,16 @@ pub(crate) struct Caps {
     pub software: bool,
     /// Whether texts may use 64-bit integers.
     pub wide: bool,
+    /// Whether texts may use 16-bit floats.
+    pub halves: bool,
     /// Invocations per workgroup.
     pub invocations: u32,
     /// Bytes of workgroup memory.
     pub workgroup_memory: u32,
     /// Workgroups per dimension.
     pub workgroups: u32,
+    /// The form that kernels take if they have it; else the default for the device.
+    pub variant: Option<Variant>,
 }
 
 impl Caps {

@@ -12,6 +12,7 @@ pub(crate) mod custom;
 mod expr;
 mod launch;
 mod uniformity;
+mod variants;
 mod wgsl;
 
 use smallvec::SmallVec;
@@ -19,7 +20,8 @@ use smallvec::SmallVec;
 pub(crate) use custom::{CustomCall, ElementFunction};
 pub(crate) use expr::{Expr, Primitive, Program, Reg};
 pub(crate) use launch::{Access, Binding, Caps, Launch, Params, buffer_type, wgsl_type};
-pub(crate) use wgsl::lower;
+pub(crate) use variants::{Variant, Variants, bucket, chosen, variants};
+pub(crate) use wgsl::{lower, non_finite};
 
 use crate::record::{InnerOp, NormKind, PoolKind, ReduceKind, ScatterReduce, Window};
 use crate::tensor::{Class, DType, Shape};

@@ -6,6 +6,7 @@ use bevy::platform::collections::HashMap;
 use smallvec::SmallVec;
 
 use super::analyse::Analysis;
+use super::cost::{Cost, cost};
 use super::memory::{Lifetime, largest_live_set, pack};
 use super::values::{Lazy, Value, apply};
 use super::{Operand, Plan, PlanLimits, PlanRead, PlanReport, Source, Step, StepReport, Unfused, Upload, fuse};
@@ -526,7 +527,8 @@ impl Planner<'_> {
         let site = nodes.last().map_or(core::panic::Location::caller(), |&id| self.graph.node(id).site);
         let mut ops: Vec<&'static str> = nodes.iter().map(|&id| self.graph.node(id).name).collect();
         ops.dedup();
-        StepReport { kernel: step.kernel.name(), op: self.op(step), ops, site }
+        let Cost { bytes, flops } = cost(step);
+        StepReport { kernel: step.kernel.name(), op: self.op(step), ops, site, bytes, flops }
     }
 
     /// The op that a step is known by: its kernel's own, or the last of a map.

@@ -7,6 +7,7 @@
 mod analyse;
 mod cache;
 mod chunk;
+mod cost;
 mod custom;
 mod effects;
 mod fuse;

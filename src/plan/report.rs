@@ -33,6 +33,10 @@ pub struct StepReport {
     pub ops: Vec<&'static str>,
     /// Where the last of them was recorded.
     pub site: &'static Location<'static>,
+    /// Bytes it reads and writes, every element once.
+    pub bytes: u64,
+    /// Arithmetic operations; a function such as `exp` counts as the additions it takes.
+    pub flops: u64,
 }
 
 /// A value that one launch wrote and another read, though one of them is elementwise and might have been part of the other.

@@ -45,6 +45,15 @@ macro_rules! unary_ops {
             pub fn $name(&mut self, x: impl Into<TensorOperand> $(, $scalar: f32)*) -> Result<TensorValue, OpError> {
                 self.unary_op(stringify!($name), UnaryOp::$op, x.into(), &[$(f64::from($scalar)),*], Domain::$domain)
             })*
+
+            /// The function of that name, if there is one; its numbers are ones.
+            #[track_caller]
+            fn unary_by_name(&mut self, name: &str, x: TensorValue) -> Option<Result<TensorValue, OpError>> {
+                $(if name == stringify!($name) {
+                    return Some(self.$name(x $(, { let $scalar = 1.0; $scalar })*));
+                })*
+                None
+            }
         }
     };
 }
@@ -129,6 +138,15 @@ macro_rules! binary_ops {
             pub fn $name(&mut self, a: impl Into<TensorOperand>, b: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
                 self.binary_op(stringify!($name), BinaryOp::$op, a.into(), b.into())
             })*
+
+            /// The function of that name, if there is one.
+            #[track_caller]
+            fn binary_by_name(&mut self, name: &str, a: TensorValue, b: TensorValue) -> Option<Result<TensorValue, OpError>> {
+                $(if name == stringify!($name) {
+                    return Some(self.$name(a, b));
+                })*
+                None
+            }
         }
     };
 }
@@ -173,6 +191,20 @@ binary_ops! {
 }
 
 impl TensorCommands<'_, '_> {
+    /// An elementwise op of one value or two by its name, if there is one.
+    #[track_caller]
+    pub(crate) fn elementwise_by_name(
+        &mut self,
+        name: &str,
+        a: TensorValue,
+        b: Option<TensorValue>,
+    ) -> Option<Result<TensorValue, OpError>> {
+        match b {
+            Some(b) => self.binary_by_name(name, a, b),
+            None => self.unary_by_name(name, a),
+        }
+    }
+
     /// `min(max(x, low), high)`; either bound may be infinite.
     #[track_caller]
     pub fn clamp(&mut self, x: impl Into<TensorOperand>, low: f64, high: f64) -> Result<TensorValue, OpError> {

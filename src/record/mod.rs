@@ -46,7 +46,8 @@ pub(crate) use operand::Arg;
 pub(crate) use part::{Part, Recording};
 
 use crate::error::{OpError, OperandInfo};
-use crate::readback::NotificationChannel;
+use crate::pipelines::TensorPipelines;
+use crate::readback::{NotificationChannel, ReadRequest};
 use crate::support::{Backend, ModelBackend, TensorSupport};
 use crate::tensor::{DType, Shape, Tensor, TensorNames, TensorOf, resolve_axis, scalar_bits};
 
@@ -62,6 +63,7 @@ pub struct TensorCommands<'w, 's> {
     names: Res<'w, TensorNames>,
     support: Res<'w, TensorSupport>,
     notifications: Res<'w, NotificationChannel>,
+    pub(crate) pipelines: Res<'w, TensorPipelines>,
     recording: Deferred<'s, RecordingBuffer>,
 }
 
@@ -156,7 +158,27 @@ impl TensorCommands<'_, '_> {
         let wish = of
             .and_then(|of| self.models.get(of.0).ok())
             .map_or(self.support.backend, |backend| self.support.available(backend.0));
+        if let Some(of) = of {
+            tensor.storage().set_model(of.0);
+        }
         Ok((tensor, tensor.storage().home(wish)))
+    }
+
+    /// What `record` records for the GPU, which will not happen as part of the frame. Nobody is told of values it asks for.
+    pub(crate) fn aside(&mut self, record: impl FnOnce(&mut Self) -> Result<(), OpError>) -> Result<Part, OpError> {
+        let kept = core::mem::take(&mut self.recording.0);
+        let result = record(self);
+        let mut aside = core::mem::replace(&mut self.recording.0, kept);
+        aside.gpu.requests.iter_mut().chain(&mut aside.cpu.requests).for_each(ReadRequest::withdraw);
+        result.map(|()| aside.gpu)
+    }
+
+    /// The value of a tensor that has no entity.
+    #[track_caller]
+    pub(crate) fn load_aside(&mut self, op: &'static str, tensor: &Tensor) -> TensorValue {
+        let backend = tensor.storage().home(self.support.backend);
+        let node = self.begin(backend, op, Location::caller()).load(tensor.storage(), tensor.layout().clone());
+        self.value(backend, node)
     }
 
     /// The part of the recording for a backend, with the op being recorded noted in it.

@@ -5,6 +5,7 @@ use bevy::prelude::*;
 
 use super::{Axis, *};
 use crate::error::OpError;
+use crate::pipelines::TensorPipelines;
 use crate::readback::NotificationChannel;
 use crate::support::{BackendChoice, TensorSupport};
 use crate::tensor::{DType, Tensor, TensorData, TensorNames};
@@ -20,6 +21,7 @@ impl Bench {
         let mut world = World::new();
         world.init_resource::<TensorNames>();
         world.init_resource::<NotificationChannel>();
+        world.init_resource::<TensorPipelines>();
         world.init_resource::<FrameRecordings>();
         world.insert_resource(TensorSupport::decide(BackendChoice::Cpu, None));
         let state = SystemState::new(&mut world);

@@ -4,6 +4,8 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
+use bevy::ecs::entity::Entity;
+
 use super::{DType, Shape};
 use crate::cpu::HostWords;
 use crate::diagnostics::{Count, Counters};
@@ -55,6 +57,8 @@ pub(crate) struct Storage {
     counted: OnceLock<Arc<Counters>>,
     /// Tensors that keep it on the device.
     pins: AtomicU32,
+    /// The model of a tensor on it that an op last named, as bits; 0 if none has one.
+    model: AtomicU64,
     /// When a batch last used it, in nanoseconds of real time, plus one; 0 if none has.
     used: AtomicU64,
 }
@@ -120,6 +124,7 @@ impl Storage {
             host: RwLock::default(),
             counted: OnceLock::new(),
             pins: AtomicU32::new(0),
+            model: AtomicU64::new(0),
             used: AtomicU64::new(0),
         })
     }
@@ -183,6 +188,19 @@ impl Storage {
     /// The name, or a number where it has none.
     pub(crate) fn label(&self) -> String {
         self.label.get().map_or_else(|| format!("storage {}", self.id), |label| format!("\"{label}\""))
+    }
+
+    /// Notes whose tensor it is, for figures by model.
+    pub(crate) fn set_model(&self, model: Entity) {
+        self.model.store(model.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Whose tensor it is.
+    pub(crate) fn model(&self) -> Option<Entity> {
+        match self.model.load(Ordering::Relaxed) {
+            0 => None,
+            bits => Entity::try_from_bits(bits),
+        }
     }
 
     pub(crate) fn pin(&self) {

@@ -46,15 +46,16 @@ impl Rig {
         let limits = wgpu::Limits { max_storage_buffer_binding_size: bytes, ..adapter_limits() };
         let settings = WgpuSettings { constrained_limits: Some(limits), ..default() };
         let pipelines = PipelineSettings { synchronous: true, ..default() };
-        Self::start(Backend::Gpu, TensorComputePlugin { pipelines, ..default() }, settings)
+        Self::with_renderer(Backend::Gpu, TensorComputePlugin { pipelines, ..default() }, settings)
     }
 
     /// An app with plugin settings of its own; the backend is set here.
     pub fn with(backend: Backend, plugin: TensorComputePlugin) -> Self {
-        Self::start(backend, plugin, WgpuSettings::default())
+        Self::with_renderer(backend, plugin, WgpuSettings::default())
     }
 
-    fn start(backend: Backend, plugin: TensorComputePlugin, settings: WgpuSettings) -> Self {
+    /// An app with settings of its own for the plugin and for the renderer.
+    pub fn with_renderer(backend: Backend, plugin: TensorComputePlugin, renderer: WgpuSettings) -> Self {
         let mut app = App::new();
         let choice = match backend {
             Backend::Gpu => BackendChoice::Gpu,
@@ -68,7 +69,7 @@ impl Rig {
                     bevy_tensor_compute::has_adapter(),
                     "no Vulkan adapter: install one (apt-get install mesa-vulkan-drivers) or run scripts/test"
                 );
-                app.add_plugins((headless_renderer(settings), plugin))
+                app.add_plugins((headless_renderer(renderer), plugin))
             }
         };
         app.init_resource::<Faults>();

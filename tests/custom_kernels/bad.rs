@@ -1,12 +1,14 @@
 //! Every way to get a kernel wrong: a typed error with its place, or defined results. Around each, other work gives what it should.
 
+use bevy::log::LogPlugin;
 use bevy::prelude::*;
+use bevy::render::pipelined_rendering::PipelinedRenderingPlugin;
 use bevy_tensor_compute::KernelError as E;
 use bevy_tensor_compute::prelude::*;
 use bevy_tensor_compute::{KernelError, SourcePlace};
 
 use super::{double, numbers, register, values};
-use crate::common::Rig;
+use crate::common::{Faults, Rig};
 
 /// A kernel and the error it must give. Where the text has a `«`, that is the line of the error, and for `exact` also the column.
 struct Bad {
@@ -155,6 +157,13 @@ const TABLE: &[Bad] = &[
         kernel: no_input,
         text: "var<storage, read_write> y: array<f32>;\n@compute @workgroup_size(64, 64)\nfn «main() { y[0] = 1.0; }",
         is: |e| matches!(e, E::Limit { requested: 4096, .. }),
+        exact: true,
+    },
+    Bad {
+        what: "a workgroup that no number can count",
+        kernel: no_input,
+        text: "var<storage, read_write> y: array<f32>;\n@compute @workgroup_size(16384, 16384, 16384)\nfn «main() { y[0] = 1.0; }",
+        is: |e| matches!(e, E::Limit { requested: u32::MAX, .. }),
         exact: true,
     },
     Bad {
@@ -370,6 +379,25 @@ fn a_bad_kernel_is_a_typed_error_with_its_place_and_all_other_work_goes_on() {
     // The name was never taken, and nothing reached the device.
     register(&mut rig, double("bad"));
     assert_eq!(rig.faults(), []);
+}
+
+#[test]
+fn a_kernel_that_is_registered_before_there_is_a_device_is_checked_when_there_is_one() {
+    let mut app = App::new();
+    let plugins = AnywherePlugins::headless().build().disable::<LogPlugin>().disable::<PipelinedRenderingPlugin>();
+    app.add_plugins((plugins, TensorComputePlugin { backend: BackendChoice::Gpu, ..default() }));
+    let large = "var<storage, read_write> y: array<f32>; @compute @workgroup_size(64, 64) fn main() { y[0] = 1.0; }";
+    let kernel = app.register_kernel(no_input(large.to_owned())).expect("nothing is known of a device yet");
+    let good = app.register_kernel(double("good")).expect("a good kernel");
+    assert!(kernel.is_ready());
+    app.init_resource::<Faults>();
+    app.add_observer(|fault: On<TensorFault>, mut faults: ResMut<Faults>| faults.0.push(fault.clone()));
+    app.finish();
+    app.cleanup();
+    app.update();
+    assert!(matches!(kernel.error(), Some(E::Limit { requested: 4096, .. })), "{kernel:?}");
+    assert_eq!((kernel.is_ready(), good.is_ready()), (false, true));
+    assert_eq!(app.world().resource::<Faults>().0, [TensorFault::Kernel(kernel.error().unwrap())]);
 }
 
 #[test]

@@ -38,7 +38,7 @@ impl Rig {
             Backend::Gpu => BackendChoice::Gpu,
             Backend::Cpu => BackendChoice::Cpu,
         };
-        let pipelines = PipelineSettings { synchronous: true, fuse };
+        let pipelines = PipelineSettings { synchronous: true, fuse, ..Default::default() };
         let plugin = TensorComputePlugin { backend: choice, pipelines, ..default() };
         match backend {
             Backend::Cpu => app.add_plugins((MinimalPlugins, plugin)),

@@ -69,7 +69,8 @@ fn values_flow_from_host_through_scratch_to_slots() {
     let slots = [storage(DType::I32, &[0])];
     let mut memory = Vec::new();
     let host: [Arc<[u32]>; 1] = [Arc::from([1, 2, 3, 4])];
-    let faults = run_plan(&plan, &slots, &host, &[0, 0], &mut memory, &CpuPool::new(2)).expect("no kernel of a user");
+    let faults = run_plan(&plan, &slots, &host, &[0, 0], &mut memory, &CpuPool::new(2), &mut Watch::default())
+        .expect("no kernel of a user");
     assert!(faults.is_empty());
     assert_eq!(words(&slots[0]), [1020]);
     let tail = operand(Source::Scratch(0), DType::I32, Layout::contiguous([4]).slice(0, 1, 3, 1));
@@ -81,14 +82,30 @@ fn a_map_may_write_where_it_reads() {
     let slots = [storage(DType::U8, &[0x0403_0201, 0x0807_0605])];
     let whole = operand(Source::Slot(0), DType::U8, Layout::contiguous([8]));
     let step = add(vec![whole.clone(), whole.clone()], whole.clone(), None);
-    run_plan(&plan(vec![step], Vec::new()), &slots, &[], &[0, 0], &mut Vec::new(), &CpuPool::new(1))
-        .expect("no kernel of a user");
+    run_plan(
+        &plan(vec![step], Vec::new()),
+        &slots,
+        &[],
+        &[0, 0],
+        &mut Vec::new(),
+        &CpuPool::new(1),
+        &mut Watch::default(),
+    )
+    .expect("no kernel of a user");
     assert_eq!(words(&slots[0]), [0x0806_0402, 0x100e_0c0a]);
     // Elements of the same storage that it does not write.
     let half = |start| operand(Source::Slot(0), DType::U8, Layout::contiguous([8]).slice(0, start, 3, 1));
     let step = add(vec![half(5)], half(1), None);
-    run_plan(&plan(vec![step], Vec::new()), &slots, &[], &[1, 0], &mut Vec::new(), &CpuPool::new(1))
-        .expect("no kernel of a user");
+    run_plan(
+        &plan(vec![step], Vec::new()),
+        &slots,
+        &[],
+        &[1, 0],
+        &mut Vec::new(),
+        &CpuPool::new(1),
+        &mut Watch::default(),
+    )
+    .expect("no kernel of a user");
     assert_eq!(words(&slots[0]), [0x110f_0d02, 0x100e_0c0a]);
 }
 
@@ -100,8 +117,16 @@ fn a_scalar_moves_a_store() {
     let to = Operand { layout: Layout::contiguous([2]), ..to };
     let step = add(vec![from], to, Some(2));
     let scalars = [1.0f32.to_bits(), 3];
-    run_plan(&plan(vec![step], Vec::new()), &slots, &[], &scalars, &mut Vec::new(), &CpuPool::new(1))
-        .expect("no kernel of a user");
+    run_plan(
+        &plan(vec![step], Vec::new()),
+        &slots,
+        &[],
+        &scalars,
+        &mut Vec::new(),
+        &CpuPool::new(1),
+        &mut Watch::default(),
+    )
+    .expect("no kernel of a user");
     assert_eq!(words(&slots[0]), [0, 0, 0, 0x4000_4000]);
 }
 

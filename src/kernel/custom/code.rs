@@ -134,8 +134,8 @@ impl KernelCode {
                 [of(size(1), 0), of(size(2), 1), of(first[..rank.saturating_sub(2)].iter().product(), 2)]
             }
             Dispatch::Elements => {
-                let threads: u32 = self.workgroup.iter().product();
-                let all = first.elements().div_ceil(threads.max(1) as usize) as u32;
+                let threads: usize = self.workgroup.iter().map(|&n| n.max(1) as usize).product();
+                let all = first.elements().div_ceil(threads) as u32;
                 let rows = all.div_ceil(limit).max(1);
                 if rows > 1 && !self.folds {
                     return Err(format!(
@@ -163,7 +163,11 @@ impl KernelCode {
         let bindings = self.inputs.len() + self.outputs.len() + self.scratch.len();
         let storage = bindings as u32 + u32::from(self.params.as_ref().is_some_and(|params| params.storage));
         let needs = [
-            ("threads of a workgroup:", x * y * z, limits.max_compute_invocations_per_workgroup),
+            (
+                "threads of a workgroup:",
+                x.saturating_mul(y).saturating_mul(z),
+                limits.max_compute_invocations_per_workgroup,
+            ),
             ("threads of a workgroup along x:", x, limits.max_compute_workgroup_size_x),
             ("threads of a workgroup along y:", y, limits.max_compute_workgroup_size_y),
             ("threads of a workgroup along z:", z, limits.max_compute_workgroup_size_z),
@@ -450,8 +454,9 @@ impl Found<'_> {
         let used = |(handle, variable): &(Handle<GlobalVariable>, &GlobalVariable)| {
             variable.space == AddressSpace::WorkGroup && !self.usage(*handle).is_empty()
         };
-        let sizes = self.module.global_variables.iter().filter(used);
-        sizes.map(|(_, v)| self.module.types[v.ty].inner.size(self.module.to_ctx()).next_multiple_of(16)).sum()
+        let variables = self.module.global_variables.iter().filter(used);
+        let sizes = variables.map(|(_, variable)| self.module.types[variable.ty].inner.size(self.module.to_ctx()));
+        sizes.fold(0, |sum: u32, size| sum.saturating_add(size.checked_next_multiple_of(16).unwrap_or(u32::MAX)))
     }
 }
 

@@ -47,7 +47,6 @@ use params::ParamsType;
 /// ```
 /// use bevy::prelude::*;
 /// use bevy_tensor_compute::prelude::*;
-/// use bevy_tensor_compute::{CustomKernel, OutputShape, TensorKernel, TensorKernels};
 ///
 /// // One thread adds up all products.
 /// const DOT_PRODUCT: &str = "
@@ -80,12 +79,10 @@ use params::ParamsType;
 ///                 Ok(())
 ///             }),
 ///     )?;
-///     commands.insert_resource(Similarity {
-///         dot,
-///         text: commands.spawn(Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3])?).id(),
-///         vision: commands.spawn(Tensor::from_slice(&[4.0f32, 5.0, 6.0], [3])?).id(),
-///         score: commands.spawn(Tensor::zeros([1], DType::F32)?).observe(show).id(),
-///     });
+///     let text = commands.spawn(Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3])?).id();
+///     let vision = commands.spawn(Tensor::from_slice(&[4.0f32, 5.0, 6.0], [3])?).id();
+///     let score = commands.spawn(Tensor::zeros([1], DType::F32)?).observe(show).id();
+///     commands.insert_resource(Similarity { dot, text, vision, score });
 ///     Ok(())
 /// }
 ///

@@ -156,7 +156,7 @@ pub struct TensorKernels {
 
 impl TensorKernels {
     /// Checks a kernel and makes it ready to be recorded. A kernel of a shader asset is checked when the asset is there: what is wrong then is a
-    /// [`TensorFault::Kernel`](crate::TensorFault::Kernel).
+    /// [`TensorFault::Kernel`].
     pub fn register(&mut self, kernel: CustomKernel) -> Result<TensorKernel, KernelError> {
         self.kernels.retain(|kernel| kernel.strong_count() > 0);
         if self.live().any(|other| other.description.name == kernel.name) {

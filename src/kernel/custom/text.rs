@@ -270,7 +270,7 @@ mod tests {
     fn comments_imports_and_binding_numbers_go_and_places_stay() {
         let source = "// über\n#import tensor::indexing // wrap\n/* a /* b */ c */ @group(0)\n@binding( (1) ) var<storage> x: array<f32>;";
         let text = Text::new("test", source).expect("there is such a module");
-        assert!(text.wgsl.starts_with("       \n"), "{:?}", &text.wgsl[..20]);
+        assert!(text.wgsl.starts_with("        \n"), "{:?}", &text.wgsl[..20]);
         assert!(!text.wgsl[..source.len()].contains(['#', '@', '*']));
         let at = source.find("var").expect("it is there");
         assert_eq!(text.wgsl.find("var"), Some(at));

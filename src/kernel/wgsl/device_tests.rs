@@ -29,7 +29,8 @@ fn gpu() -> &'static Gpu {
         let adapter = block_on(instance.request_adapter(&wgpu::RequestAdapterOptions::default()))
             .expect("no Vulkan adapter: install mesa-vulkan-drivers for a software one");
         let info = adapter.get_info();
-        let features = adapter.features() & (wgpu::Features::SUBGROUP | wgpu::Features::SHADER_INT64);
+        let wanted = wgpu::Features::SUBGROUP | wgpu::Features::SHADER_INT64 | wgpu::Features::SHADER_F16;
+        let features = adapter.features() & wanted;
         let (device, queue) = block_on(adapter.request_device(&wgpu::DeviceDescriptor {
             required_features: features,
             required_limits: adapter.limits(),
@@ -42,9 +43,11 @@ fn gpu() -> &'static Gpu {
             subgroup: (features.contains(wgpu::Features::SUBGROUP) && fixed).then_some(info.subgroup_min_size),
             software: info.device_type == wgpu::DeviceType::Cpu,
             wide: features.contains(wgpu::Features::SHADER_INT64),
+            halves: features.contains(wgpu::Features::SHADER_F16),
             invocations: limits.max_compute_invocations_per_workgroup,
             workgroup_memory: limits.max_compute_workgroup_storage_size,
             workgroups: limits.max_compute_workgroups_per_dimension,
+            variant: None,
         };
         Gpu { device, queue, caps, pipelines: Mutex::default() }
     })

@@ -11,14 +11,14 @@ use smallvec::SmallVec;
 use super::quads::{QUAD_WORDS, Quad, load_four};
 use super::scalar::{self, Library};
 use super::{access, convert, declare, grid, shared_type, unpack};
-use crate::kernel::{Binding, Caps, Launch, MapKernel, Params, wgsl_type};
+use crate::kernel::{Binding, Caps, Launch, MapKernel, Params, Variant, Variants, wgsl_type};
 use crate::plan::{Operand, Source, Step};
 use crate::tensor::{Class, DType};
 
 /// Elements per thread: as many as the narrowest type has in a word.
 const LANES: usize = 4;
-/// Threads per workgroup.
-const WORKGROUP: usize = 64;
+/// Threads per workgroup, unless another form was chosen.
+const WORKGROUP: u16 = 64;
 
 /// How the position of an element follows from its number.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,17 +56,36 @@ struct Buffer {
     atomic: bool,
 }
 
+/// The forms of maps on this device, the default first.
+pub(in crate::kernel) fn variants(caps: &Caps) -> Variants {
+    let wide = caps.software && caps.wide;
+    let form = |threads, wide| Variant::Map { threads, wide };
+    let fits = |variant: &Variant| match variant {
+        Variant::Map { threads, .. } => *threads == WORKGROUP || u32::from(*threads) <= caps.invocations,
+        _ => false,
+    };
+    let plain = [form(WORKGROUP, wide), form(128, wide), form(256, wide)];
+    plain.into_iter().chain(wide.then_some(form(WORKGROUP, false))).filter(fits).collect()
+}
+
 /// The launch of a map.
 pub(super) fn lower(step: &Step, kernel: &MapKernel, caps: &Caps) -> Option<Launch> {
     let count = kernel.shape.elements();
     if count == 0 {
         return None;
     }
-    let mut map = Map::new(step, kernel, count, caps);
+    let fitting = variants(caps);
+    let variant = caps.variant.filter(|variant| fitting.contains(variant)).unwrap_or(fitting[0]);
+    let (threads, wide) = match variant {
+        Variant::Map { threads, wide } => (usize::from(threads), wide),
+        _ => (usize::from(WORKGROUP), caps.wide),
+    };
+    let caps = &Caps { wide, ..*caps };
+    let mut map = Map::new(step, kernel, count, threads, caps);
     let text = map.text(kernel);
     let bindings =
         map.buffers.iter().map(|b| Binding { source: b.source, access: access(b.source, b.written), part: None });
-    let workgroups = grid(count.div_ceil(LANES * WORKGROUP), caps);
+    let workgroups = grid(count.div_ceil(LANES * threads), caps);
     let bindings = bindings.collect();
     let wgsl = super::head(map.checked).to_owned() + &map.params.wgsl() + &text;
     let (params, patches) = map.params.finish();
@@ -94,12 +113,14 @@ struct Map<'a> {
     /// All lanes of all threads exist and the lanes of a thread lie in one row.
     quad: bool,
     rank: usize,
+    /// Of a workgroup.
+    threads: usize,
     /// Whether parts of the text are a user's that is not trusted.
     checked: bool,
 }
 
 impl<'a> Map<'a> {
-    fn new(step: &'a Step, kernel: &MapKernel, count: usize, caps: &Caps) -> Self {
+    fn new(step: &'a Step, kernel: &MapKernel, count: usize, threads: usize, caps: &Caps) -> Self {
         let addressing = |operand: &Operand| {
             let layout = &operand.layout;
             if layout.is_contiguous() {
@@ -133,7 +154,7 @@ impl<'a> Map<'a> {
         let outputs =
             step.outputs.iter().enumerate().map(|(i, o)| place(format!("out{i}"), o, kernel.dynamic_out)).collect();
         let (params, rank) = (Params::default(), kernel.shape.rank());
-        let mut map = Self { step, inputs, outputs, buffers, params, quad, rank, checked: false };
+        let mut map = Self { step, inputs, outputs, buffers, params, quad, rank, threads, checked: false };
         map.choose_declarations(count, caps);
         map
     }
@@ -146,7 +167,8 @@ impl<'a> Map<'a> {
                 let dtype = p.operand.dtype;
                 dtype.per_word() == 1 && p.aligned == LANES && wgsl_type(dtype.class()) == buffer.ty
             };
-            buffer.quads = (self.quad && places().all(wide)).then(|| Quad::of(caps, buffer.written));
+            buffer.quads =
+                (self.quad && places().all(wide)).then(|| Quad::of(caps, DType::F32, buffer.written)).flatten();
             // Outputs that share a word with another output need atomics too; only an unaligned end can be shared.
             let mut narrow = self.outputs.iter().filter(|p| p.binding == Some(i) && p.operand.dtype.per_word() > 1);
             let several = self.outputs.iter().filter(|p| p.binding == Some(i)).count() > 1;
@@ -195,12 +217,13 @@ impl<'a> Map<'a> {
         text.push_str(&library.text());
         text.push_str(&element);
         self.strided_function(&mut text);
+        let threads = self.threads;
         let body = if self.quad { self.quad_body(&used) } else { self.lane_body(&used) };
         let _ = write!(
             text,
-            "@compute @workgroup_size({WORKGROUP})
+            "@compute @workgroup_size({threads})
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>, @builtin(local_invocation_index) lid: u32) {{
-    let first = (workgroup_index(wid, nwg) * {WORKGROUP}u + lid) * {LANES}u;
+    let first = (workgroup_index(wid, nwg) * {threads}u + lid) * {LANES}u;
     if (first >= params.count) {{
         return;
     }}

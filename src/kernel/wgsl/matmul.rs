@@ -9,7 +9,7 @@
 //! | GPU without room for these | more than 4 | tiles in registers alone |
 
 use super::{Builder, grid, matmul_registers};
-use crate::kernel::{Caps, Launch, MatMulKernel, wgsl_type};
+use crate::kernel::{Caps, Launch, MatMulKernel, Variant, Variants, wgsl_type};
 use crate::plan::{Operand, Step};
 use crate::record::InnerOp;
 use crate::tensor::Strides;
@@ -29,12 +29,9 @@ const NARROW: usize = 32;
 
 /// The launch of a matrix product.
 pub(super) fn lower(step: &Step, kernel: &MatMulKernel, caps: &Caps) -> Option<Launch> {
-    let few_fit = caps.invocations >= FEW_THREADS && caps.workgroup_memory >= FEW_THREADS * 16;
-    let tiles_fit = caps.invocations >= 64 && caps.workgroup_memory >= TILE_BYTES;
-    let is_few = kernel.m.min(kernel.n) <= FEW;
-    let registers = caps.software || !if is_few { few_fit } else { tiles_fit };
-    let swap = kernel.n < kernel.m && if registers { kernel.n <= NARROW } else { is_few };
-    let product = Product::of(step, kernel, swap)?;
+    let fitting = variants(kernel, caps);
+    let variant = caps.variant.filter(|variant| fitting.contains(variant)).unwrap_or(fitting[0]);
+    let product = Product::of(step, kernel, swaps(kernel, matches!(variant, Variant::Registers { .. })))?;
     let y_aligned = kernel.n.is_multiple_of(4) && step.outputs[0].layout.offset.is_multiple_of(4);
     let [left, right] = [&product.left, &product.right].map(|side| (side.name, side.along != Along::Neither));
     let quads = [left, right, ("y", y_aligned)];
@@ -45,11 +42,53 @@ pub(super) fn lower(step: &Step, kernel: &MatMulKernel, caps: &Caps) -> Option<L
             "fn combine(sum: vec4<T>, a: vec4<T>, b: vec4<T>) -> vec4<T> { let d = a - b; return sum + d * d; }"
         }
     });
-    Some(match (registers, is_few) {
-        (true, _) => matmul_registers::lower(builder, &product, caps),
-        (false, true) => few(builder, &product, caps),
-        (false, false) => tiled(builder, &product, caps),
+    Some(match variant {
+        Variant::Tiled { rows, slices } => tiled(builder, &product, rows, slices, caps),
+        Variant::Few => few(builder, &product, caps),
+        Variant::Registers { rows, quads } => matmul_registers::lower(builder, &product, rows, quads, caps),
+        // The rest are no forms of products.
+        _ => return None,
     })
+}
+
+/// Whether columns of `b` are taken as the left lines.
+fn swaps(kernel: &MatMulKernel, registers: bool) -> bool {
+    kernel.n < kernel.m && if registers { kernel.n <= NARROW } else { kernel.m.min(kernel.n) <= FEW }
+}
+
+/// The forms that fit a product on this device, the default first.
+pub(in crate::kernel) fn variants(kernel: &MatMulKernel, caps: &Caps) -> Variants {
+    let few_fit = caps.invocations >= FEW_THREADS && caps.workgroup_memory >= FEW_THREADS * 16;
+    let tiles_fit = caps.invocations >= 64 && caps.workgroup_memory >= TILE_BYTES;
+    let is_few = kernel.m.min(kernel.n) <= FEW;
+    let lines = |swap: bool| if swap { [kernel.n, kernel.m] } else { [kernel.m, kernel.n] };
+    let registers = matmul_registers::variants(lines(swaps(kernel, true)), caps);
+    let mut shared = Variants::new();
+    if is_few && few_fit {
+        shared.push(Variant::Few);
+    } else if !is_few && tiles_fit {
+        let [left, right] = lines(swaps(kernel, false));
+        let tiles = kernel.batch.iter().product::<usize>() * left.div_ceil(TILE / 2) * right.div_ceil(TILE);
+        // Bytes of both tiles of a slice: 16 steps of k, a vector more than the lines need.
+        let bytes = 16 * 16 * (9 + 17);
+        let fits = |slices: u32| caps.invocations >= 64 * slices && caps.workgroup_memory >= bytes * slices;
+        // Several sets of threads share a tile where there are too few tiles to keep a GPU busy.
+        let slices = match kernel.k {
+            512.. if tiles <= 64 && fits(4) => 4,
+            256.. if tiles <= 64 && fits(2) => 2,
+            _ => 1,
+        };
+        let rows = if left <= TILE / 2 || slices > 1 { TILE / 2 } else { TILE } as u8;
+        shared.push(Variant::Tiled { rows, slices: slices as u8 });
+        for (rows, slices) in [(64, 1), (32, 1), (32, 2), (32, 4)] {
+            let variant = Variant::Tiled { rows, slices: slices as u8 };
+            if fits(slices) && !shared.contains(&variant) {
+                shared.push(variant);
+            }
+        }
+    }
+    let (first, second) = if caps.software || shared.is_empty() { (registers, shared) } else { (shared, registers) };
+    first.into_iter().chain(second).collect()
 }
 
 /// A product as kernels see it: lines of the left operand by lines of the right one. Rows of `a` are left, columns of `b` right, or,
@@ -152,25 +191,11 @@ impl<'a> Product<'a> {
     }
 }
 
-/// How many sets of threads share a tile of 32 rows: more than one where there are too few tiles to keep a GPU busy.
-fn slices(product: &Product, caps: &Caps) -> u32 {
-    let tiles = product.batches * product.left.lines.div_ceil(TILE / 2) * product.right.lines.div_ceil(TILE);
-    // Bytes of both tiles of a slice: 16 steps of k, a vector more than the lines need.
-    let bytes = 16 * 16 * (9 + 17);
-    let fits = |slices: u32| caps.invocations >= 64 * slices && caps.workgroup_memory >= bytes * slices;
-    match product.kernel.k {
-        512.. if tiles <= 64 && fits(4) => 4,
-        256.. if tiles <= 64 && fits(2) => 2,
-        _ => 1,
-    }
-}
-
-/// Tiles in workgroup memory.
-fn tiled(mut builder: Builder, product: &Product, caps: &Caps) -> Launch {
+/// Tiles in workgroup memory, k split over `slices` sets of threads.
+fn tiled(mut builder: Builder, product: &Product, rows: u8, slices: u8, caps: &Caps) -> Launch {
     product.params(&mut builder);
-    let slices = slices(product, caps);
-    let rows = if product.left.lines <= TILE / 2 || slices > 1 { TILE / 2 } else { TILE };
-    builder.constant("SLICES", slices);
+    let rows = usize::from(rows);
+    builder.constant("SLICES", u32::from(slices));
     for (name, lines, side) in [("left", rows, &product.left), ("right", TILE, &product.right)] {
         // Threads next to each other load what lies next to each other.
         let along = match side.along {

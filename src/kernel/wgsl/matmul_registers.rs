@@ -17,7 +17,7 @@ use core::fmt::Write;
 
 use super::matmul::{Along, FEW, PUT, Product, Side};
 use super::{Builder, grid};
-use crate::kernel::{Caps, Launch};
+use crate::kernel::{Caps, Launch, Variant, Variants};
 
 /// Rows and columns from which the largest tile pays: it takes a driver a second to compile.
 const LARGE: usize = 96;
@@ -32,25 +32,47 @@ struct Tile {
     shared: bool,
 }
 
+/// The size of subgroups whose lanes can share loads.
+fn lanes(caps: &Caps) -> Option<usize> {
+    caps.subgroup.filter(|size| matches!(size, 4 | 8 | 16)).map(|size| size as usize)
+}
+
+/// The tiles that fit a product of so many rows and columns, the default first.
+pub(super) fn variants([rows, columns]: [usize; 2], caps: &Caps) -> Variants {
+    let Some(lanes) = lanes(caps) else {
+        return Variants::from_slice(&[Variant::Registers { rows: rows.clamp(1, 8) as u8, quads: 1 }]);
+    };
+    let tile = match rows {
+        // Each as it is: few texts, and nothing computed in vain.
+        ..=FEW => rows.max(1),
+        LARGE.. if columns >= LARGE => 64,
+        _ => rows.next_power_of_two().clamp(8, 32),
+    };
+    let quads = match columns {
+        1024.. if tile <= 16 => 4,
+        _ if columns > 4 * lanes => 2,
+        _ => 1,
+    };
+    let mut list = Variants::from_slice(&[Variant::Registers { rows: tile as u8, quads }]);
+    // The larger ones first: loads cost more than what they are for.
+    let all = [tile as u8, 64, 32, 16, 8].into_iter().flat_map(|rows| [2, 1, 4].map(|quads| (rows, quads)));
+    for (tile, quads) in all {
+        // Beyond, drivers run out of registers, and of patience.
+        let fits = usize::from(tile) * usize::from(quads) <= 128;
+        // Tiles of which half would be computed in vain do not pay.
+        let pays = usize::from(tile) < 2 * rows.max(1) && (quads == 1 || 4 * lanes * usize::from(quads) < 2 * columns);
+        let variant = Variant::Registers { rows: tile, quads };
+        if fits && pays && !list.contains(&variant) && list.len() < 8 {
+            list.push(variant);
+        }
+    }
+    list
+}
+
 impl Tile {
-    fn of(product: &Product, caps: &Caps) -> Self {
-        let (rows, columns) = (product.left.lines, product.right.lines);
-        let subgroup = caps.subgroup.filter(|size| matches!(size, 4 | 8 | 16));
-        let Some(lanes) = subgroup.map(|size| size as usize) else {
-            return Self { lanes: 8, rows: rows.min(8), quads: 1, shared: false };
-        };
-        let rows = match rows {
-            // Each as it is: few texts, and nothing computed in vain.
-            ..=FEW => rows,
-            LARGE.. if columns >= LARGE => 64,
-            _ => rows.next_power_of_two().clamp(8, 32),
-        };
-        let quads = match columns {
-            1024.. if rows <= 16 => 4,
-            _ if columns > 4 * lanes => 2,
-            _ => 1,
-        };
-        Self { lanes, rows, quads, shared: true }
+    fn of(rows: u8, quads: u8, caps: &Caps) -> Self {
+        let lanes = lanes(caps);
+        Self { lanes: lanes.unwrap_or(8), rows: rows.into(), quads: quads.into(), shared: lanes.is_some() }
     }
 
     /// Loads of the rows at a step of k.
@@ -73,9 +95,9 @@ impl Tile {
 }
 
 /// The launch of a product; `builder` has quads for both operands as their [`Along`] says, and for the output.
-pub(super) fn lower(mut builder: Builder, product: &Product, caps: &Caps) -> Launch {
+pub(super) fn lower(mut builder: Builder, product: &Product, rows: u8, quads: u8, caps: &Caps) -> Launch {
     let Product { left, right, batches, .. } = product;
-    let tile = Tile::of(product, caps);
+    let tile = Tile::of(rows, quads, caps);
     let columns = tile.pitch() * tile.quads;
     product.params(&mut builder);
     let mut text = format!(

@@ -14,6 +14,7 @@ mod gather;
 mod map;
 mod matmul;
 mod matmul_registers;
+mod non_finite;
 mod pool;
 mod quads;
 mod quant_matmul;
@@ -28,6 +29,8 @@ mod top_k;
 
 #[cfg(test)]
 mod device_tests;
+#[cfg(test)]
+mod form_tests;
 #[cfg(test)]
 mod fused_tests;
 #[cfg(test)]
@@ -48,6 +51,7 @@ use core::fmt::Write;
 use smallvec::SmallVec;
 
 use self::fused::{Named, named_operands};
+pub(crate) use self::non_finite::non_finite;
 use self::quads::{QUAD_WORDS, Quad, load_four};
 pub(crate) use self::scalar::{MODULES, module_text};
 
@@ -55,6 +59,13 @@ use self::scalar::Library;
 use super::{Access, Binding, Caps, Kernel, Launch, Params, buffer_type, wgsl_type};
 use crate::plan::{Source, Step};
 use crate::tensor::DType;
+
+pub(super) use self::conv::variants as conv_variants;
+pub(super) use self::map::variants as map_variants;
+pub(super) use self::matmul::variants as matmul_variants;
+pub(super) use self::reduce::variants as reduce_variants;
+pub(super) use self::row_norm::variants as row_norm_variants;
+pub(super) use self::softmax::variants as softmax_variants;
 
 /// What the device does for `step`; `None` if there is nothing to do (an empty output).
 pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
@@ -113,20 +124,20 @@ pub(super) struct Builder<'a> {
 impl<'a> Builder<'a> {
     /// Declares the bindings of `step`. Operands with the same source share one.
     pub fn new(step: &'a Step, name: &'static str) -> Self {
-        Self::declare_all(step, name, &[], |_| None)
+        Self::declare_all(step, name, &[], |_, _| None)
     }
 
     /// As [`Builder::new`], with `load_NAME4` or `store_y4` for each operand of `quads`, which tells whether all calls touch quads that begin
     /// at multiples of four of the array, offsets included.
     pub fn with_quads(step: &'a Step, name: &'static str, quads: &[(&str, bool)], caps: &Caps) -> Self {
-        Self::declare_all(step, name, quads, |written| Some(Quad::of(caps, written)))
+        Self::declare_all(step, name, quads, |dtype, written| Quad::of(caps, dtype, written))
     }
 
     fn declare_all(
         step: &'a Step,
         name: &'static str,
         quads: &[(&str, bool)],
-        best: impl Fn(bool) -> Option<Quad>,
+        best: impl Fn(DType, bool) -> Option<Quad>,
     ) -> Self {
         let mut builder = Self {
             params: Params::default(),
@@ -158,10 +169,14 @@ impl<'a> Builder<'a> {
             // An array is of quads if all who share it want them, at multiples of four, in the array's own type.
             let in_quads = |o: &Named| {
                 let dtype = o.operand.dtype;
-                o.wanted == Some(true) && dtype.per_word() == 1 && wgsl_type(dtype.class()) == ty
+                let same = match operand.dtype {
+                    DType::F16 => dtype == DType::F16,
+                    _ => dtype.per_word() == 1 && wgsl_type(dtype.class()) == ty,
+                };
+                o.wanted == Some(true) && same
             };
             let written = sharers().find(|o| o.output);
-            let quad = best(written.is_some()).filter(|_| sharers().all(in_quads));
+            let quad = best(operand.dtype, written.is_some()).filter(|_| sharers().all(in_quads));
             let at = builder.bindings.iter().position(|b| b.source == operand.source).unwrap_or_else(|| {
                 // An output keeps its name, whoever shares it.
                 let variable = written.map_or(name, |o| &o.name);
@@ -227,7 +242,8 @@ impl<'a> Builder<'a> {
         let text = [&self.params.wgsl(), &self.declarations, WORKGROUP_INDEX, &self.code, body].concat();
         // Kernels bring what they call themselves, and nothing may be in a text twice.
         let checked = self.library.needs_checks();
-        let wgsl = head(checked).to_owned() + &self.library.missing(&text) + &text;
+        let halves = if self.declarations.contains("vec4<f16>") { "enable f16;\n" } else { "" };
+        let wgsl = [head(checked), halves, &self.library.missing(&text), &text].concat();
         let (params, patches) = self.params.finish();
         Launch {
             name: self.name,

@@ -4,7 +4,7 @@ use super::{convert, load, unpack};
 use crate::kernel::Caps;
 use crate::tensor::DType;
 
-/// What an array of 32-bit elements is declared as, where four neighbours that begin at a multiple of four move together.
+/// What an array of 32-bit elements or halves is declared as, where four neighbours that begin at a multiple of four move together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Quad {
     /// Vectors of the element's type.
@@ -12,15 +12,23 @@ pub(super) enum Quad {
     /// Pairs of 64-bit words. A software adapter moves each lane's components of a load one by one, whatever their size, so halving their
     /// number nearly halves the time of a kernel that mostly reads. Only for what is never written.
     Words,
+    /// Vectors of four halves, where the device knows those: they are widened as they are read. Only for what is never written.
+    Halves,
 }
 
 /// The four words of a quad that was read as two; part of texts that read [`Quad::Words`].
 pub(super) const QUAD_WORDS: &str = include_str!("../../../assets/kernels/lib/quad_words.wgsl");
 
 impl Quad {
-    /// The best for an array on this device.
-    pub(super) fn of(caps: &Caps, written: bool) -> Self {
-        if caps.software && caps.wide && !written { Self::Words } else { Self::Vector }
+    /// The best for an array of `dtype` on this device; `None` if it is of words that are taken apart.
+    pub(super) fn of(caps: &Caps, dtype: DType, written: bool) -> Option<Self> {
+        match dtype {
+            // A software adapter takes words apart at no cost.
+            DType::F16 => (caps.halves && !caps.software && !written).then_some(Self::Halves),
+            _ if dtype.per_word() > 1 => None,
+            _ if caps.software && caps.wide && !written => Some(Self::Words),
+            _ => Some(Self::Vector),
+        }
     }
 
     /// The type of the array's elements.
@@ -28,6 +36,7 @@ impl Quad {
         match self {
             Self::Vector => format!("vec4<{ty}>"),
             Self::Words => "vec2<u64>".to_owned(),
+            Self::Halves => "vec4<f16>".to_owned(),
         }
     }
 
@@ -36,6 +45,7 @@ impl Quad {
         match self {
             Self::Vector => format!("{array}[{at}]"),
             Self::Words => convert(format!("quad_words({array}[{at}])"), "vec4<u32>", &format!("vec4<{ty}>")),
+            Self::Halves => format!("vec4<f32>({array}[{at}])"),
         }
     }
 
@@ -43,6 +53,7 @@ impl Quad {
     pub(super) fn one(self, array: &str, ty: &str, index: &str) -> String {
         match self {
             Self::Vector => format!("{array}[({index}) >> 2u][({index}) & 3u]"),
+            Self::Halves => format!("f32({array}[({index}) >> 2u][({index}) & 3u])"),
             Self::Words => {
                 let word = format!("{array}[({index}) >> 2u][(({index}) >> 1u) & 1u]");
                 convert(format!("u32({word} >> ((({index}) & 1u) * 32u))"), "u32", ty)

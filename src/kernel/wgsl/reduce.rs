@@ -3,7 +3,7 @@
 use super::rows::{self, Rows};
 use super::scalar::Library;
 use super::{Builder, grid};
-use crate::kernel::{Caps, Launch, ReduceKernel, wgsl_type};
+use crate::kernel::{Caps, Launch, ReduceKernel, Variant, Variants, wgsl_type};
 use crate::plan::Step;
 use crate::record::ReduceKind;
 use crate::tensor::Class;
@@ -16,7 +16,9 @@ pub(super) fn lower(step: &Step, kernel: &ReduceKernel, caps: &Caps) -> Option<L
         return None;
     }
     let begins = step.inputs[0].layout.offset.is_multiple_of(4);
-    let columns = Columns::of(&rows, caps);
+    let fitting = variants(kernel, caps);
+    let variant = caps.variant.filter(|variant| fitting.contains(variant)).unwrap_or(fitting[0]);
+    let columns = Columns::of(variant);
     let aligned = if columns.is_some() { begins } else { rows.aligned(&step.inputs[0]) };
     let mut builder = Builder::with_quads(step, "reduce", &[("x", aligned)], caps);
     builder.alias("T", wgsl_type(class));
@@ -32,6 +34,15 @@ pub(super) fn lower(step: &Step, kernel: &ReduceKernel, caps: &Caps) -> Option<L
     })
 }
 
+/// Who may work on a reduction on this device, the default first.
+pub(in crate::kernel) fn variants(kernel: &ReduceKernel, caps: &Caps) -> Variants {
+    let ReduceKernel { kind, outer, n, inner, .. } = *kernel;
+    let rows = Rows { rows: outer * inner, n, inner, fields: fields(kind) };
+    let mut list = Columns::variants(&rows, caps);
+    list.extend(rows.variants(caps));
+    list
+}
+
 /// Who works on quads of columns.
 enum Columns {
     /// A thread on so many quads: where there are enough of them, or on software adapters, where a vector of the CPU has several threads.
@@ -41,24 +52,41 @@ enum Columns {
 }
 
 impl Columns {
-    /// `None` if columns are not taken by quads: there are none, or so few that too many lanes would be idle.
-    fn of(rows: &Rows, caps: &Caps) -> Option<Self> {
+    /// The forms that take columns by quads, the default first; none if there are none, or so few that too many lanes would be idle.
+    fn variants(rows: &Rows, caps: &Caps) -> Variants {
         let quads = rows.rows / 4;
         let bytes = 256 * 16 * rows.fields.len().max(1) as u32;
         let room = caps.invocations >= 256 && caps.workgroup_memory >= bytes;
-        if !rows.inner.is_multiple_of(4) {
+        let first = if !rows.inner.is_multiple_of(4) {
             None
         } else if caps.software {
             // Rows of a matrix lie far apart; long stretches of each make up for that.
             match quads {
-                256.. => Some(Self::Thread(4)),
-                64.. => Some(Self::Thread(1)),
+                256.. => Some(Variant::ColumnThread(4)),
+                64.. => Some(Variant::ColumnThread(1)),
                 _ => None,
             }
         } else if quads >= 16384 || rows.n < 64 {
-            Some(Self::Thread(1))
+            Some(Variant::ColumnThread(1))
         } else {
-            (room && quads >= 16).then_some(Self::Workgroup)
+            (room && quads >= 16).then_some(Variant::ColumnWorkgroup)
+        };
+        let Some(first) = first else { return Variants::new() };
+        let fit = [
+            (true, Variant::ColumnThread(1)),
+            (quads >= 64, Variant::ColumnThread(4)),
+            (room, Variant::ColumnWorkgroup),
+        ];
+        let others = fit.into_iter().filter(|&(fits, variant)| fits && variant != first).map(|(_, variant)| variant);
+        core::iter::once(first).chain(others).collect()
+    }
+
+    /// `None` if columns are not taken by quads.
+    fn of(variant: Variant) -> Option<Self> {
+        match variant {
+            Variant::ColumnThread(each) => Some(Self::Thread(each.into())),
+            Variant::ColumnWorkgroup => Some(Self::Workgroup),
+            _ => None,
         }
     }
 

@@ -3,17 +3,26 @@
 use super::Builder;
 use super::rows::Rows;
 use super::scalar::Library;
-use crate::kernel::{Caps, Launch, RowNormKernel};
+use crate::kernel::{Caps, Launch, RowNormKernel, Variants};
 use crate::plan::Step;
 use crate::record::NormKind;
 use crate::tensor::Class;
+
+fn rows(kernel: &RowNormKernel) -> Rows {
+    Rows { rows: kernel.rows, n: kernel.n, inner: 1, fields: &["count", "mean", "squares"] }
+}
+
+/// Who may work on a normalisation on this device, the default first.
+pub(in crate::kernel) fn variants(kernel: &RowNormKernel, caps: &Caps) -> Variants {
+    rows(kernel).variants(caps)
+}
 
 /// The launch of a normalisation.
 pub(super) fn lower(step: &Step, kernel: &RowNormKernel, caps: &Caps) -> Option<Launch> {
     if kernel.rows == 0 || kernel.n == 0 {
         return None;
     }
-    let rows = Rows { rows: kernel.rows, n: kernel.n, inner: 1, fields: &["count", "mean", "squares"] };
+    let rows = rows(kernel);
     // Every row has the same weights, so only where they begin matters.
     let begins = |input: usize| step.inputs.get(input).is_some_and(|o| o.layout.offset.is_multiple_of(4));
     let quads = [

@@ -8,7 +8,7 @@
 //! | GPU | others | a workgroup each; its subgroups fold first where their size is known |
 
 use super::{Builder, grid};
-use crate::kernel::{Caps, Launch};
+use crate::kernel::{Caps, Launch, Variant, Variants};
 use crate::plan::Operand;
 
 /// Threads that share a row, as in `row_workgroup.wgsl` and `row_subgroups.wgsl`.
@@ -30,14 +30,6 @@ pub(super) struct Rows {
 /// Threads of a workgroup whose threads do not work together. A software adapter shares out workgroups, so they should be many.
 pub(super) fn threads(caps: &Caps) -> u32 {
     if caps.software { 8 } else { 64 }
-}
-
-/// Who works on a row.
-enum Form {
-    Thread,
-    Subgroup(u32),
-    Subgroups(u32),
-    Workgroup,
 }
 
 impl Rows {
@@ -80,40 +72,53 @@ impl Rows {
         });
     }
 
-    fn form(&self, caps: &Caps) -> Form {
+    /// Who may work on a row on this device, the default first.
+    pub(super) fn variants(&self, caps: &Caps) -> Variants {
         let words = self.fields.len().max(1) as u32;
         let room = caps.invocations >= LANES && caps.workgroup_memory >= LANES * words * 4;
-        if caps.software {
-            return match caps.subgroup {
-                _ if self.n <= 64 || self.rows >= 64 && self.n <= THREAD_ROW => Form::Thread,
-                Some(size @ (4 | 8 | 16)) if self.n <= THREAD_ROW * size as usize || !room => Form::Subgroup(size),
-                _ if room => Form::Workgroup,
-                _ => Form::Thread,
-            };
-        }
-        match caps.subgroup {
-            _ if self.n <= 64 || !room || self.rows >= 1024 && self.inner > 1 => Form::Thread,
-            Some(size @ (4 | 8 | 16 | 32 | 64)) => Form::Subgroups(size),
-            _ => Form::Workgroup,
-        }
+        let one = matches!(caps.subgroup, Some(4 | 8 | 16));
+        let several = room && matches!(caps.subgroup, Some(4 | 8 | 16 | 32 | 64));
+        // Longer rows are not for so few.
+        let by_thread = self.n <= THREAD_ROW;
+        let by_subgroup = one && (self.n <= THREAD_ROW * caps.subgroup.unwrap_or(1) as usize || !room);
+        let short = match caps.software {
+            true => self.n <= 64 || self.rows >= 64 && by_thread,
+            false => self.n <= 64 || self.rows >= 1024 && self.inner > 1,
+        };
+        let first = match caps.software {
+            _ if short => Variant::RowThread,
+            true if by_subgroup => Variant::RowSubgroup,
+            false if several => Variant::RowSubgroups,
+            _ if room => Variant::RowWorkgroup,
+            _ => Variant::RowThread,
+        };
+        let fit = [
+            (by_thread, Variant::RowThread),
+            (by_subgroup, Variant::RowSubgroup),
+            (several, Variant::RowSubgroups),
+            (room, Variant::RowWorkgroup),
+        ];
+        let others = fit.into_iter().filter(|&(fits, variant)| fits && variant != first).map(|(_, variant)| variant);
+        core::iter::once(first).chain(others).collect()
     }
 
     /// Ends the text of a kernel whose body has `S`, `merge` and `run(row, lane)`, which each of STEP lanes calls.
     pub(super) fn finish(&self, mut builder: Builder, body: &str, caps: &Caps) -> Launch {
         builder.params.size("rows", self.rows).size("n", self.n).size("inner", self.inner);
-        let form = self.form(caps);
+        let fitting = self.variants(caps);
+        let form = caps.variant.filter(|variant| fitting.contains(variant)).unwrap_or(fitting[0]);
         let (who, groups) = match form {
-            Form::Thread => {
+            Variant::RowThread => {
                 let threads = threads(caps);
                 builder.constant("THREADS", threads);
                 let text = include_str!("../../../assets/kernels/lib/row_thread.wgsl");
                 (text, self.rows.div_ceil(threads as usize))
             }
-            Form::Subgroup(_) => (include_str!("../../../assets/kernels/lib/row_subgroup.wgsl"), self.rows),
-            Form::Subgroups(_) => (include_str!("../../../assets/kernels/lib/row_subgroups.wgsl"), self.rows),
-            Form::Workgroup => (include_str!("../../../assets/kernels/lib/row_workgroup.wgsl"), self.rows),
+            Variant::RowSubgroup => (include_str!("../../../assets/kernels/lib/row_subgroup.wgsl"), self.rows),
+            Variant::RowSubgroups => (include_str!("../../../assets/kernels/lib/row_subgroups.wgsl"), self.rows),
+            _ => (include_str!("../../../assets/kernels/lib/row_workgroup.wgsl"), self.rows),
         };
-        if let Form::Subgroup(size) | Form::Subgroups(size) = form {
+        if let (Variant::RowSubgroup | Variant::RowSubgroups, Some(size)) = (form, caps.subgroup) {
             builder.constant("SUBGROUP", size).code(&self.other());
         }
         builder.finish(&[who, "\n", body].concat(), grid(groups, caps))

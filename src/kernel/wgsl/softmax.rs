@@ -3,8 +3,17 @@
 use super::Builder;
 use super::rows::Rows;
 use super::scalar::Library;
-use crate::kernel::{Caps, Launch, SoftmaxKernel};
+use crate::kernel::{Caps, Launch, SoftmaxKernel, Variants};
 use crate::plan::Step;
+
+fn rows(kernel: &SoftmaxKernel) -> Rows {
+    Rows { rows: kernel.outer * kernel.inner, n: kernel.n, inner: kernel.inner, fields: &["top", "sum"] }
+}
+
+/// Who may work on a softmax on this device, the default first.
+pub(in crate::kernel) fn variants(kernel: &SoftmaxKernel, caps: &Caps) -> Variants {
+    rows(kernel).variants(caps)
+}
 
 /// The launch of a softmax.
 pub(super) fn lower(step: &Step, kernel: &SoftmaxKernel, caps: &Caps) -> Option<Launch> {
@@ -12,7 +21,7 @@ pub(super) fn lower(step: &Step, kernel: &SoftmaxKernel, caps: &Caps) -> Option<
     if outer * inner == 0 || n == 0 {
         return None;
     }
-    let rows = Rows { rows: outer * inner, n, inner, fields: &["top", "sum"] };
+    let rows = rows(kernel);
     let quads = [("x", rows.aligned(&step.inputs[0])), ("y", rows.aligned(&step.outputs[0]))];
     let mut builder = Builder::with_quads(step, "softmax", &quads, caps);
     builder.alias("T", "f32").constant("LOG", u32::from(log));

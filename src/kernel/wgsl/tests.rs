@@ -16,6 +16,7 @@ pub(super) fn check(launch: &Launch) {
     let capabilities = Capabilities::default()
         | Capabilities::SUBGROUP
         | Capabilities::SHADER_INT64
+        | Capabilities::SHADER_FLOAT16
         | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities);
     validator
@@ -33,9 +34,11 @@ fn devices() -> Vec<Caps> {
         subgroup: Some(32),
         software: false,
         wide: false,
+        halves: true,
         invocations: 1024,
         workgroup_memory: 32768,
         workgroups: 65535,
+        variant: None,
     };
     vec![
         rich,

@@ -5,7 +5,7 @@ mod depthwise;
 mod registers;
 
 use super::{Builder, grid};
-use crate::kernel::{Caps, ConvKernel, Launch, Params};
+use crate::kernel::{Caps, ConvKernel, Launch, Params, Variant, Variants};
 use crate::plan::Step;
 use crate::record::Window;
 
@@ -27,24 +27,50 @@ const TILE_PAYS: usize = 16;
 pub(super) fn lower(step: &Step, kernel: &ConvKernel, caps: &Caps) -> Launch {
     let mut builder = Builder::new(step, "conv");
     start_code(&mut builder, kernel);
-    let group_out = kernel.channels_out / kernel.groups.max(1);
     let positions = kernel.batch * kernel.output.iter().product::<usize>();
     builder.params.size("positions", positions);
     channel_params(&mut builder.params, kernel);
     window_params(&mut builder.params, &kernel.window, kernel.input, kernel.output);
 
-    let tiles_fit = caps.invocations >= TILE_THREADS && caps.workgroup_memory >= TILE_BYTES;
-    // Tiles in registers read some element of the input for every step, also where the window is outside.
-    let some_input = kernel.input.iter().all(|&n| n > 0);
-    if depthwise::fits(kernel) {
-        depthwise::lower(builder, kernel, caps)
-    } else if some_input && let Some(lanes) = caps.software_lanes() {
-        registers::lower(builder, kernel, positions, lanes, caps)
-    } else if !caps.software && tiles_fit && group_out >= TILE_PAYS && positions >= TILE_PAYS {
-        tiled(builder, kernel, positions, caps)
-    } else {
-        direct(builder, kernel, positions, caps)
+    let fitting = variants(kernel, caps);
+    let variant = caps.variant.filter(|variant| fitting.contains(variant)).unwrap_or(fitting[0]);
+    match (variant, caps.software_lanes()) {
+        (Variant::Depthwise, _) => depthwise::lower(builder, kernel, caps),
+        (Variant::ConvRegisters, Some(lanes)) => registers::lower(builder, kernel, positions, lanes, caps),
+        (Variant::ConvTiled, _) => tiled(builder, kernel, positions, caps),
+        (Variant::ConvDirect(channels), _) => direct(builder, kernel, positions, channels.into(), caps),
+        // The rest are no forms of convolutions.
+        _ => direct(builder, kernel, positions, 1, caps),
     }
+}
+
+/// The forms that fit a convolution on this device, the default first.
+pub(in crate::kernel) fn variants(kernel: &ConvKernel, caps: &Caps) -> Variants {
+    let group_out = kernel.channels_out / kernel.groups.max(1);
+    let positions = kernel.batch * kernel.output.iter().product::<usize>();
+    let tiles_fit = caps.invocations >= TILE_THREADS && caps.workgroup_memory >= TILE_BYTES;
+    let tiles_pay = group_out >= TILE_PAYS && positions >= TILE_PAYS;
+    // Tiles in registers read some element of the input for every step, also where the window is outside.
+    let registers = kernel.input.iter().all(|&n| n > 0) && caps.software_lanes().is_some();
+    let span = positions.div_ceil(POSITIONS);
+    // One filter a group leaves nothing to share between channels.
+    let channels = match group_out {
+        1 => 1,
+        8.. if span * kernel.channels_out / 8 >= BUSY || caps.software => 8,
+        _ => 4,
+    };
+    // In the order in which one is preferred.
+    let fit = [
+        (depthwise::fits(kernel), Variant::Depthwise),
+        (registers, Variant::ConvRegisters),
+        (!caps.software && tiles_fit && tiles_pay, Variant::ConvTiled),
+        (true, Variant::ConvDirect(channels)),
+        (caps.software && tiles_fit && tiles_pay, Variant::ConvTiled),
+        (channels != 4 && group_out >= 4, Variant::ConvDirect(4)),
+        (channels != 8 && group_out >= 8, Variant::ConvDirect(8)),
+        (channels != 1, Variant::ConvDirect(1)),
+    ];
+    fit.into_iter().filter(|(fits, _)| *fits).map(|(_, variant)| variant).collect()
 }
 
 /// Tiles in workgroup memory.
@@ -60,15 +86,9 @@ fn tiled(mut builder: Builder, kernel: &ConvKernel, positions: usize, caps: &Cap
 }
 
 /// A thread for a few channels at a few positions.
-fn direct(mut builder: Builder, kernel: &ConvKernel, positions: usize, caps: &Caps) -> Launch {
+fn direct(mut builder: Builder, kernel: &ConvKernel, positions: usize, channels: usize, caps: &Caps) -> Launch {
     let group_out = kernel.channels_out / kernel.groups.max(1);
     let span = positions.div_ceil(POSITIONS);
-    // One filter a group leaves nothing to share between channels.
-    let channels = match group_out {
-        1 => 1,
-        8.. if span * kernel.channels_out / 8 >= BUSY || caps.software => 8,
-        _ => 4,
-    };
     let blocks = group_out.div_ceil(channels);
     builder.constant("CHANNELS", channels as u32);
     builder.params.size("span", span).size("blocks", blocks);

@@ -104,9 +104,11 @@ fn devices(step: &Step) -> Vec<Caps> {
         subgroup: None,
         software: false,
         wide: false,
+        halves: false,
         invocations: 256,
         workgroup_memory: 16384,
         workgroups: 65535,
+        variant: None,
     };
     let software = Caps { software: true, ..gpu };
     let mut devices = vec![gpu, Caps { invocations: 128, workgroups: 3, ..gpu }];

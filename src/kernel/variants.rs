@@ -1,0 +1,199 @@
+//! The forms that kernels come in. Which one a launch takes is decided by the table of defaults, the functions `variants` of the kernels, which put
+//! the default for a device first; or by the tuner, which measures all that fit and forces the best by [`Caps::variant`].
+//!
+//! | kernel | forms | default on a GPU | default on a software adapter |
+//! |---|---|---|---|
+//! | matmul | registers R×Q, tiled R×S, few | tiled 32×1 … 64×4; few up to 4 rows or columns | registers, by size |
+//! | reduce | column thread ×1 ×4, column workgroup, and those of rows | by the number of columns | column threads |
+//! | softmax, row_norm, reduce | row thread, subgroup, subgroups, workgroup | workgroup, by subgroups where their size is known | row thread |
+//! | conv | depthwise, registers R×Q, tiled, direct ×1 ×4 ×8 | tiled | registers |
+//! | map | 64, 128 or 256 threads, wide loads or not | 64 threads | 64 threads, wide |
+
+use core::fmt;
+
+use smallvec::SmallVec;
+
+use super::wgsl;
+use super::{Caps, Kernel};
+use crate::plan::Step;
+
+/// One form of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Variant {
+    /// Products: a tile of so many rows and quads of columns per lane, in registers alone.
+    Registers { rows: u8, quads: u8 },
+    /// Products: tiles of so many rows in workgroup memory, k split over so many sets of threads.
+    Tiled { rows: u8, slices: u8 },
+    /// Products of few rows or columns: k split over the threads of a workgroup.
+    Few,
+    /// A thread for each row.
+    RowThread,
+    /// A workgroup of one subgroup for each row.
+    RowSubgroup,
+    /// A workgroup for each row, whose subgroups fold first.
+    RowSubgroups,
+    /// A workgroup for each row, folded in workgroup memory.
+    RowWorkgroup,
+    /// A thread for so many quads of columns.
+    ColumnThread(u8),
+    /// A workgroup for a few quads of columns.
+    ColumnWorkgroup,
+    /// Convolution of a plane by itself, in strips.
+    Depthwise,
+    /// Convolution as a product, tiled in registers.
+    ConvRegisters,
+    /// Convolution as a product, tiled in workgroup memory.
+    ConvTiled,
+    /// Convolution by a thread for so many channels at a few positions.
+    ConvDirect(u8),
+    /// Elementwise work: threads of a workgroup, and whether quads are read as 64-bit words.
+    Map { threads: u16, wide: bool },
+}
+
+/// The forms that fit a launch, the default first; none if there is no choice.
+pub(crate) type Variants = SmallVec<[Variant; 12]>;
+
+/// Every form there is but tiles in registers, so that names can be read back.
+const ALL: &[Variant] = &{
+    use Variant::*;
+    [
+        Tiled { rows: 32, slices: 1 },
+        Tiled { rows: 32, slices: 2 },
+        Tiled { rows: 32, slices: 4 },
+        Tiled { rows: 64, slices: 1 },
+        Few,
+        RowThread,
+        RowSubgroup,
+        RowSubgroups,
+        RowWorkgroup,
+        ColumnThread(1),
+        ColumnThread(4),
+        ColumnWorkgroup,
+        Depthwise,
+        ConvRegisters,
+        ConvTiled,
+        ConvDirect(1),
+        ConvDirect(4),
+        ConvDirect(8),
+        Map { threads: 64, wide: false },
+        Map { threads: 128, wide: false },
+        Map { threads: 256, wide: false },
+        Map { threads: 64, wide: true },
+        Map { threads: 128, wide: true },
+        Map { threads: 256, wide: true },
+    ]
+};
+
+impl fmt::Display for Variant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Registers { rows, quads } => write!(f, "registers {rows}x{quads}"),
+            Self::Tiled { rows, slices } => write!(f, "tiled {rows}x{slices}"),
+            Self::Few => f.write_str("few"),
+            Self::RowThread => f.write_str("row thread"),
+            Self::RowSubgroup => f.write_str("row subgroup"),
+            Self::RowSubgroups => f.write_str("row subgroups"),
+            Self::RowWorkgroup => f.write_str("row workgroup"),
+            Self::ColumnThread(each) => write!(f, "column thread x{each}"),
+            Self::ColumnWorkgroup => f.write_str("column workgroup"),
+            Self::Depthwise => f.write_str("depthwise"),
+            Self::ConvRegisters => f.write_str("registers"),
+            Self::ConvTiled => f.write_str("tiled"),
+            Self::ConvDirect(channels) => write!(f, "direct x{channels}"),
+            Self::Map { threads, wide } => write!(f, "{threads} threads{}", if *wide { ", wide" } else { "" }),
+        }
+    }
+}
+
+impl Variant {
+    /// The form of that name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        if let Some((rows, quads)) = name.strip_prefix("registers ").and_then(|tile| tile.split_once('x')) {
+            return Some(Self::Registers { rows: rows.parse().ok()?, quads: quads.parse().ok()? });
+        }
+        ALL.iter().copied().find(|variant| variant.to_string() == name)
+    }
+}
+
+/// The forms that fit a step, the default first.
+pub(crate) fn variants(step: &Step, caps: &Caps) -> Variants {
+    let caps = &Caps { variant: None, ..*caps };
+    match &step.kernel {
+        Kernel::Map(_) => wgsl::map_variants(caps),
+        Kernel::MatMul(kernel) => wgsl::matmul_variants(kernel, caps),
+        Kernel::Reduce(kernel) => wgsl::reduce_variants(kernel, caps),
+        Kernel::Softmax(kernel) => wgsl::softmax_variants(kernel, caps),
+        Kernel::RowNorm(kernel) => wgsl::row_norm_variants(kernel, caps),
+        Kernel::Conv(kernel) => wgsl::conv_variants(kernel, caps),
+        _ => Variants::new(),
+    }
+}
+
+/// The form that a launch of the step takes, where there are several.
+pub(crate) fn chosen(step: &Step, caps: &Caps) -> Option<Variant> {
+    let fitting = variants(step, caps);
+    caps.variant.filter(|variant| fitting.contains(variant)).or(fitting.first().copied())
+}
+
+/// What steps have in common that should take the same form: kernel, types, which operands lie how, and sizes up to the next power of two.
+pub(crate) fn bucket(step: &Step) -> String {
+    use fmt::Write;
+    let about = |n: usize| n.max(1).next_power_of_two();
+    let product = |sizes: &[usize]| about(sizes.iter().product());
+    let sizes: SmallVec<[(&str, usize); 6]> = match &step.kernel {
+        Kernel::MatMul(k) => {
+            SmallVec::from_slice(&[("b", product(&k.batch)), ("m", about(k.m)), ("n", about(k.n)), ("k", about(k.k))])
+        }
+        Kernel::Reduce(k) => {
+            SmallVec::from_slice(&[("outer", about(k.outer)), ("n", about(k.n)), ("inner", about(k.inner))])
+        }
+        Kernel::Softmax(k) => {
+            SmallVec::from_slice(&[("outer", about(k.outer)), ("n", about(k.n)), ("inner", about(k.inner))])
+        }
+        Kernel::RowNorm(k) => SmallVec::from_slice(&[("rows", about(k.rows)), ("n", about(k.n))]),
+        Kernel::Conv(k) => SmallVec::from_slice(&[
+            ("b", about(k.batch)),
+            ("in", about(k.channels_in)),
+            ("out", about(k.channels_out)),
+            ("groups", about(k.groups)),
+            ("positions", product(&k.output)),
+            ("taps", product(&k.window.size)),
+        ]),
+        Kernel::Map(k) => {
+            SmallVec::from_slice(&[("elements", about(k.shape.elements())), ("exprs", about(k.program.exprs.len()))])
+        }
+        _ => SmallVec::new(),
+    };
+    let mut text = step.kernel.name().to_owned();
+    // Writing to a string cannot fail.
+    for operand in step.inputs.iter().chain(&step.outputs) {
+        let lies = match operand.layout.strides.last() {
+            _ if operand.layout.is_contiguous() => "",
+            Some(1) => "'",
+            _ => "\"",
+        };
+        let _ = write!(text, " {}{lies}", operand.dtype);
+    }
+    for (name, size) in sizes {
+        let _ = write!(text, " {name}{size}");
+    }
+    for (name, fused) in [("before", &step.prologue), ("after", &step.epilogue)] {
+        if let Some(fused) = fused {
+            let _ = write!(text, " {name}{}", about(fused.map.program.exprs.len()));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_has_a_name_of_its_own_that_leads_back_to_it() {
+        for variant in ALL.iter().chain(&[Variant::Registers { rows: 7, quads: 2 }]) {
+            assert_eq!(Variant::named(&variant.to_string()), Some(*variant));
+        }
+        assert_eq!(Variant::named("imaginary"), None);
+    }
+}

@@ -1,0 +1,219 @@
+//! Compiling ahead: what an app asks for, how far it is, and what a loading screen waits for.
+
+use bevy::prelude::*;
+
+use crate::error::{OpError, RunError};
+use crate::pipelines::{PipelineRequest, TensorPipelines};
+use crate::record::{ConvSettings, TensorCommands};
+use crate::tensor::{DType, Shape, Tensor};
+use crate::tuning::TuneSettings;
+
+/// Names a warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WarmUpId(pub(crate) u64);
+
+/// How far a warm-up is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WarmUpState {
+    /// Pipelines are being compiled.
+    Compiling,
+    /// All are there; each is run once.
+    Running,
+    /// The work will find everything ready.
+    Ready,
+    /// Something did not compile, or there was no room to run it.
+    Failed(RunError),
+}
+
+/// One warm-up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WarmUpProgress {
+    /// Which.
+    pub id: WarmUpId,
+    /// What the app calls it.
+    pub label: String,
+    /// Pipelines that are there.
+    pub done: usize,
+    /// Pipelines it needs; 0 until it has been planned.
+    pub total: usize,
+    /// How far it is.
+    pub state: WarmUpState,
+}
+
+impl WarmUpProgress {
+    /// Whether nothing more will happen.
+    pub fn is_finished(&self) -> bool {
+        matches!(self.state, WarmUpState::Ready | WarmUpState::Failed(_))
+    }
+}
+
+/// A warm-up got further. Observe it with `app.add_observer`.
+#[derive(Event, Clone, Debug, PartialEq)]
+pub struct TensorWarmUp(pub WarmUpProgress);
+
+/// All warm-ups together: what a loading screen waits for. The run condition is [`tensors_ready`].
+///
+/// ```
+/// # use bevy::prelude::*;
+/// # use bevy_tensor_compute::{TensorReadyState, tensors_ready};
+/// # fn play() {}
+/// fn loading_screen(state: Res<TensorReadyState>) {
+///     println!("{:.0} %", state.progress() * 100.0);
+/// }
+/// # let mut app = App::new();
+/// app.add_systems(Update, (loading_screen.run_if(not(tensors_ready)), play.run_if(tensors_ready)));
+/// ```
+#[derive(Resource, Clone, Debug, Default, PartialEq)]
+pub struct TensorReadyState {
+    /// Every warm-up so far.
+    pub warm_ups: Vec<WarmUpProgress>,
+}
+
+impl TensorReadyState {
+    /// Whether no warm-up is under way.
+    pub fn is_ready(&self) -> bool {
+        self.warm_ups.iter().all(WarmUpProgress::is_finished)
+    }
+
+    /// From 0 to 1: the part of all pipelines that is there.
+    pub fn progress(&self) -> f32 {
+        if self.is_ready() {
+            return 1.0;
+        }
+        let (done, total) = self.warm_ups.iter().fold((0, 0), |(done, total), warm_up| {
+            let all = warm_up.total.max(1);
+            (done + if warm_up.is_finished() { all } else { warm_up.done }, total + all)
+        });
+        done as f32 / total as f32
+    }
+
+    /// What went wrong, if anything did.
+    pub fn errors(&self) -> impl Iterator<Item = &RunError> {
+        self.warm_ups.iter().filter_map(|warm_up| match &warm_up.state {
+            WarmUpState::Failed(error) => Some(error),
+            _ => None,
+        })
+    }
+}
+
+/// A run condition: no warm-up is under way.
+pub fn tensors_ready(state: Res<TensorReadyState>) -> bool {
+    state.is_ready()
+}
+
+/// Brings the main world's view up to date and tells of what changed.
+pub(crate) fn trigger_warm_ups(
+    pipelines: Res<TensorPipelines>,
+    mut state: ResMut<TensorReadyState>,
+    mut commands: Commands,
+) {
+    let now = pipelines.warm_ups();
+    if now == state.warm_ups {
+        return;
+    }
+    for (i, progress) in now.iter().enumerate() {
+        if state.warm_ups.get(i) != Some(progress) {
+            commands.trigger(TensorWarmUp(progress.clone()));
+        }
+    }
+    state.warm_ups = now;
+}
+
+/// An op with the shapes and types it will be used with, to be compiled ahead: [`TensorCommands::warm_up_ops`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpSpec {
+    /// The op's name, as the method of [`TensorCommands`] is called.
+    pub op: String,
+    /// Its tensors, in order.
+    pub inputs: Vec<(Shape, DType)>,
+}
+
+impl OpSpec {
+    /// An op on `f32` tensors.
+    pub fn new(op: impl Into<String>, shapes: impl IntoIterator<Item = impl Into<Shape>>) -> Self {
+        Self { op: op.into(), inputs: shapes.into_iter().map(|shape| (shape.into(), DType::F32)).collect() }
+    }
+}
+
+/// Compiling ahead.
+impl TensorCommands<'_, '_> {
+    /// Records work that does not happen: its kernels are compiled in the background, those of a higher priority first, and once they are there
+    /// each is run once on memory that nobody sees, since some drivers finish their work only then. Tensors that the work uses come to the device,
+    /// and keep their values. Closures that make values of the recording cannot hand them out.
+    ///
+    /// The label is for [`TensorWarmUp`] events and [`TensorReadyState`].
+    pub fn warm_up(
+        &mut self,
+        label: &str,
+        priority: i32,
+        record: impl FnOnce(&mut Self) -> Result<(), OpError>,
+    ) -> Result<WarmUpId, OpError> {
+        let part = self.aside(record)?;
+        let id = self.pipelines.new_warm_up(label, 0);
+        if part.graph.nodes.is_empty() {
+            // The CPU has nothing to compile.
+            self.pipelines.update_warm_up(id, |progress| progress.state = WarmUpState::Ready);
+        } else {
+            self.pipelines.request_or_finish(id, PipelineRequest::WarmUp { id, priority, part });
+        }
+        Ok(id)
+    }
+
+    /// As [`TensorCommands::warm_up`], for single ops by name: the elementwise ones, `matmul`, `softmax`, `log_softmax`, `layer_norm`, `rms_norm`,
+    /// `sum`, `mean`, `max_of` and `min_of` (over the last axis), `conv2d`, and `embedding`. Ops that will share a kernel with others are better
+    /// compiled by recording them together.
+    pub fn warm_up_ops(&mut self, label: &str, priority: i32, ops: &[OpSpec]) -> Result<WarmUpId, OpError> {
+        let specs: Vec<OpSpec> = ops.to_vec();
+        self.warm_up(label, priority, move |ops| specs.iter().try_for_each(|spec| ops.record_spec(spec)))
+    }
+
+    /// Measures the forms of every kernel that the recorded work needs, and uses the fastest from then on. The work itself does not happen.
+    /// [`TensorPipelines::tuned`] tells what was found. Needs a device with timestamps; elsewhere nothing is measured.
+    pub fn tune(
+        &mut self,
+        settings: TuneSettings,
+        record: impl FnOnce(&mut Self) -> Result<(), OpError>,
+    ) -> Result<(), OpError> {
+        let part = self.aside(record)?;
+        if !part.graph.nodes.is_empty() {
+            self.pipelines.request(PipelineRequest::Tune { settings, part });
+        }
+        Ok(())
+    }
+
+    /// Records one op on tensors of its own.
+    #[track_caller]
+    fn record_spec(&mut self, spec: &OpSpec) -> Result<(), OpError> {
+        const OP: &str = "warm_up_ops";
+        let bad = |reason: String| OpError::Argument { op: OP, reason };
+        let mut values = Vec::with_capacity(spec.inputs.len());
+        for (shape, dtype) in &spec.inputs {
+            let tensor = Tensor::zeros(shape.clone(), *dtype).map_err(|error| bad(error.to_string()))?;
+            values.push(self.load_aside(OP, &tensor));
+        }
+        let few = || bad(format!("{} takes more tensors than {}", spec.op, spec.inputs.len()));
+        let get = |i: usize| values.get(i).copied().ok_or_else(few);
+        let x = get(0)?;
+        let y = match spec.op.as_str() {
+            "matmul" => self.matmul(x, get(1)?)?,
+            "matmul_nt" => self.matmul_nt(x, get(1)?)?,
+            "softmax" => self.softmax(x, -1)?,
+            "log_softmax" => self.log_softmax(x, -1)?,
+            "layer_norm" => {
+                let [weight, bias] = [1, 2].map(|i| values.get(i).map(|&value| value.into()));
+                self.layer_norm(x, weight, bias, -1, 1e-5)?
+            }
+            "rms_norm" => self.rms_norm(x, values.get(1).map(|&value| value.into()), -1, 1e-5)?,
+            "sum" => self.sum(x, -1, false)?,
+            "mean" => self.mean(x, -1, false)?,
+            "max_of" => self.max_of(x, -1, false)?,
+            "min_of" => self.min_of(x, -1, false)?,
+            "conv2d" => self.conv2d(x, get(1)?, values.get(2).map(|&value| value.into()), ConvSettings::default())?,
+            "embedding" => self.embedding(x, get(1)?)?,
+            name => self
+                .elementwise_by_name(name, x, values.get(1).copied())
+                .unwrap_or_else(|| Err(bad(format!("there is no op \"{name}\" that can be compiled by its name"))))?,
+        };
+        self.read(y).map(drop)
+    }
+}
