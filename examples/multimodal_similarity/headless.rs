@@ -42,9 +42,9 @@ struct Run {
 /// Why a picture is looked at.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looking {
-    ForTime,
-    ForCaptions,
-    ForEvaluation,
+    Timing,
+    Captions,
+    Evaluation,
 }
 
 /// Retrieval on concepts that the joint space has not seen.
@@ -85,7 +85,7 @@ pub fn run(options: Options, library: Library, picture: Option<TensorData>, star
         own,
         evaluation,
         waiting: false,
-        looking: Looking::ForTime,
+        looking: Looking::Timing,
     };
     let outcome = Outcome::default();
     let backend = options.backend;
@@ -163,12 +163,12 @@ fn hear_pictures(
         };
         run.report.image_ms.push(*ms);
         match (run.looking, &mut run.evaluation) {
-            (Looking::ForTime, _) | (Looking::ForEvaluation, None) => {}
-            (Looking::ForEvaluation, Some(evaluation)) => {
+            (Looking::Timing, _) | (Looking::Evaluation, None) => {}
+            (Looking::Evaluation, Some(evaluation)) => {
                 evaluation.points.extend(&point[..JOINT_WIDTH]);
                 evaluation.popularity.push(point[JOINT_WIDTH]);
             }
-            (Looking::ForCaptions, _) => {
+            (Looking::Captions, _) => {
                 println!("\n{name}  {ms:.1} ms");
                 let top = best(scores, LINES);
                 for (i, score) in &top {
@@ -207,11 +207,11 @@ fn advance(
     } else if !run.pictures.is_empty() {
         pictures.look_at(run.pictures.remove(0));
     } else if let Some(own) = run.own.take() {
-        run.looking = Looking::ForCaptions;
+        run.looking = Looking::Captions;
         pictures.look_at(own);
     } else if let Some(evaluation) = &mut run.evaluation {
         if !evaluation.pictures.is_empty() {
-            run.looking = Looking::ForEvaluation;
+            run.looking = Looking::Evaluation;
             pictures.look_at(evaluation.pictures.remove(0));
         } else if !evaluation.indexed {
             evaluation.index(&mut commands, &models, &mut workspace)?;

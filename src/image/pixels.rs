@@ -57,6 +57,7 @@ pub fn pixels_image(width: u32, height: u32) -> Image {
 }
 
 /// Asks for the copies of the frame, on the device or over the host.
+#[expect(clippy::type_complexity, reason = "a system's query")]
 pub(crate) fn copy_pixels(
     images: Option<Res<Assets<Image>>>,
     sources: Query<(Entity, Ref<ImagePixels>, Option<&Tensor>, Option<&TensorOf>)>,

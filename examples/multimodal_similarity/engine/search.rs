@@ -153,6 +153,7 @@ fn take_tokenizer(mut loading: ResMut<LoadingTokens>, mut failed: MessageWriter<
 }
 
 /// Records the search for the wanted text, if the last one has been answered.
+#[expect(clippy::too_many_arguments, reason = "a system's parameters")]
 fn ask_text(
     models: Res<Models>,
     ready: Res<ModelsReady>,
@@ -235,6 +236,7 @@ fn received(receiver: &TensorReceiver) -> Option<Result<Vec<f32>, String>> {
 }
 
 /// Records the look at the wanted picture, if the last one has been answered.
+#[expect(clippy::too_many_arguments, reason = "a system's parameters")]
 fn ask_picture(
     models: Res<Models>,
     ready: Res<ModelsReady>,

@@ -81,6 +81,7 @@ fn follow(
 }
 
 /// Looks anew when the last look has been answered.
+#[expect(clippy::type_complexity, reason = "a system's query")]
 fn look(
     mut eye: ResMut<Eye>,
     mut search: ResMut<PictureSearch>,
