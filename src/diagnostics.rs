@@ -1,13 +1,15 @@
 //! Figures about tensor work. Backends count; everything else only reads.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use core::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bevy::prelude::*;
 
+use crate::memory::PoolClass;
 use crate::plan::{Plan, PlanReport};
 use crate::support::Backend;
-use crate::timings::{TimingReport, TimingSource, Timings};
+use crate::timings::{FrameTimeline, TimingReport, TimingSource, Timings};
 
 macro_rules! figures {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -89,6 +91,8 @@ figures! {
     readbacks_now,
     /// Kernels run by the CPU backend.
     cpu_steps,
+    /// Devices that work could run on, one after the other: more than one if a device was lost and replaced.
+    devices,
 }
 
 /// Shared between the worlds and with the threads that count.
@@ -96,6 +100,7 @@ figures! {
 pub struct TensorDiagnostics {
     counters: Arc<Counters>,
     reports: Arc<Mutex<[Option<Arc<Plan>>; 2]>>,
+    pools: Arc<Mutex<Option<Weak<dyn PoolClasses>>>>,
     timing: Arc<Timings>,
     /// Whether debug mode is on.
     debug: Arc<AtomicBool>,
@@ -137,6 +142,16 @@ impl TensorDiagnostics {
         self.timing.report()
     }
 
+    /// The launches of the frames that come after a given one, oldest first; a few frames back. The last may not be complete yet.
+    pub fn frames_after(&self, backend: Backend, frame: Option<u64>) -> Vec<FrameTimeline> {
+        self.timing.frames_after(backend, frame)
+    }
+
+    /// The last frame whose times are all here: its number, and its launches' times together.
+    pub fn last_complete_frame(&self, backend: Backend) -> Option<(u64, Duration)> {
+        self.timing.last_complete_frame(backend)
+    }
+
     /// Forgets what was measured.
     pub fn clear_timings(&self) {
         self.timing.clear();
@@ -173,6 +188,16 @@ impl TensorDiagnostics {
         reports[backend as usize].as_ref().map(|plan| plan.report.clone())
     }
 
+    /// Device and staging buffers by size, in use and idle; none without a device.
+    pub fn pool(&self) -> Vec<PoolClass> {
+        let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Weak::upgrade);
+        pools.map_or_else(Vec::new, |pools| pools.classes())
+    }
+
+    pub(crate) fn set_pools(&self, pools: Weak<dyn PoolClasses>) {
+        *self.pools.lock().unwrap_or_else(PoisonError::into_inner) = Some(pools);
+    }
+
     pub(crate) fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
@@ -188,6 +213,11 @@ impl TensorDiagnostics {
         }
         *last = Some(plan.clone());
     }
+}
+
+/// A device's buffers, as figures.
+pub(crate) trait PoolClasses: Send + Sync + core::fmt::Debug {
+    fn classes(&self) -> Vec<PoolClass>;
 }
 
 /// Counting, in one word.

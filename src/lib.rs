@@ -16,6 +16,7 @@
 
 mod anywhere;
 mod cpu;
+pub mod diagnostic_paths;
 mod diagnostics;
 mod error;
 mod extract;
@@ -33,6 +34,7 @@ mod plan;
 mod plugin;
 mod readback;
 mod record;
+mod report;
 mod support;
 mod tensor;
 mod timings;
@@ -44,6 +46,8 @@ mod warm_up;
 mod pages {
     #[doc = include_str!("../docs/custom_kernels.md")]
     struct CustomKernels;
+    #[doc = include_str!("../docs/inspector.md")]
+    struct Inspector;
     #[doc = include_str!("../docs/memory.md")]
     struct Memory;
 }
@@ -54,7 +58,7 @@ pub use error::{KernelError, MemoryHolder, OpError, OperandInfo, ReadError, RunE
 pub use fault::TensorFault;
 pub use formats::{
     FormatError, LoadWeights, SafetensorsFile, TensorFiles, TensorWeights, TensorsLoaded, TensorsSaved, UploadSettings,
-    WeightsError, WeightsProgress, WeightsReady, save_safetensors,
+    WeightsError, WeightsProgress, WeightsReady, save_npy, save_safetensors,
 };
 pub use image::{ImageCrop, ImageError, ImageLayout, ImagePixels, ImageSettings, PixelsImage, pixels_image, pixels_of};
 #[cfg(feature = "inspector")]
@@ -65,8 +69,8 @@ pub use kernel::custom::{
 };
 pub use memory::{
     AdviceSettings, AdvisedTensor, Duplicates, HostCopies, MemoryAdvice, MemoryAdvisor, MemoryPolicy, MemoryPressure,
-    MemorySettings, ModelUsage, Pinned, PressureLevel, PriorityMode, Residency, SyncDirection, TensorLost,
-    TensorMemory, TensorUsage,
+    MemorySettings, ModelUsage, Pinned, PoolClass, PoolKind, PressureLevel, PriorityMode, Residency, SyncDirection,
+    TensorLost, TensorMemory, TensorUsage,
 };
 pub use pipelines::{
     CacheFile, CacheFound, PipelineInfo, PipelineList, PipelineReport, PipelineState, TensorPipelines,
@@ -79,6 +83,7 @@ pub use record::{
     Padding, PoolSettings, ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo, RopeLayout,
     ScatterMode, TensorCommands, TensorExpression, TensorOperand, TensorValue, UnaryOp,
 };
+pub use report::{CompiledRow, FrameRow, ReportedModel, TensorMonitor, TensorReport, TimedRow};
 pub use support::{AdapterFacts, Backend, BackendChoice, ModelBackend, TensorSupport};
 pub use tensor::{
     Class, DType, Element, Layout, ModelTensors, NameError, Shape, ShareError, Strides, Tensor, TensorData,
@@ -96,8 +101,8 @@ pub mod prelude {
         AnywherePlugins, Axes, Backend, BackendChoice, CustomKernel, DType, Dispatch, MemorySettings, ModelBackend,
         OutputShape, Pinned, RegisterTensorKernel, Shape, Tensor, TensorCommands, TensorComputePlugin, TensorData,
         TensorDiagnostics, TensorFault, TensorFiles, TensorKernel, TensorKernels, TensorLost, TensorMemory,
-        TensorModel, TensorModels, TensorOf, TensorReady, TensorReceiver, TensorSupport, TensorSystems, TensorValue,
-        Truth,
+        TensorModel, TensorModels, TensorMonitor, TensorOf, TensorReady, TensorReceiver, TensorSupport, TensorSystems,
+        TensorValue, Truth,
     };
 
     #[cfg(feature = "inspector")]

@@ -130,7 +130,8 @@ impl Plugin for TensorComputePlugin {
             )
             .init_resource::<UploadSettings>()
             .add_systems(PostUpdate, (begin_arrivals, place_weights).chain())
-            .add_systems(Last, hand_over_recordings.in_set(TensorSystems::Submit));
+            .add_systems(Last, hand_over_recordings.in_set(TensorSystems::Submit))
+            .add_plugins((crate::diagnostic_paths::plugin, crate::report::plugin));
     }
 
     fn finish(&self, app: &mut App) {

@@ -16,8 +16,10 @@ use crate::tensor::Storage;
 
 /// Samples that a [`TimingStats`] is about.
 const WINDOW: usize = 120;
-/// Frames of which the launches are kept.
+/// Frames of a report.
 const FRAMES: usize = 16;
+/// Frames of which the launches are kept: enough for whoever adds them up to be late.
+const KEPT_FRAMES: usize = 128;
 /// Kernels, ops or models that are kept; beyond, those not seen for longest go.
 const KEPT: usize = 4096;
 
@@ -143,8 +145,22 @@ pub struct FrameTimeline {
     pub backend: Backend,
     /// The number of the frame on its backend.
     pub frame: u64,
+    /// When its first launch began, by the backend's own clock, which starts anywhere.
+    pub origin: Duration,
     /// In order.
     pub spans: Vec<LaunchSpan>,
+}
+
+impl FrameTimeline {
+    /// The launches' times together.
+    pub fn busy(&self) -> Duration {
+        self.spans.iter().map(|span| span.end.saturating_sub(span.start)).sum()
+    }
+
+    /// From the beginning of the first launch to the end of the last.
+    pub fn length(&self) -> Duration {
+        self.spans.iter().map(|span| span.end).max().unwrap_or_default()
+    }
 }
 
 /// What has been measured, as plain data.
@@ -282,6 +298,20 @@ impl Timings {
         self.tables().record(batch);
     }
 
+    /// The frames of which launches are kept and that come after a given one, oldest first. The last may not be complete yet.
+    pub(crate) fn frames_after(&self, backend: Backend, frame: Option<u64>) -> Vec<FrameTimeline> {
+        let tables = self.tables();
+        let later = |f: &&Frame| f.timeline.backend == backend && frame.is_none_or(|frame| f.timeline.frame > frame);
+        tables.frames.iter().filter(later).map(|frame| frame.timeline.clone()).collect()
+    }
+
+    /// The newest frame before the last, which is complete: its number and its launches' times together.
+    pub(crate) fn last_complete_frame(&self, backend: Backend) -> Option<(u64, Duration)> {
+        let tables = self.tables();
+        let mut frames = tables.frames.iter().rev().filter(|frame| frame.timeline.backend == backend);
+        frames.nth(1).map(|frame| (frame.timeline.frame, frame.timeline.busy()))
+    }
+
     /// `None` before anything has been measured.
     pub(crate) fn report(&self) -> Option<TimingReport> {
         let tables = self.tables();
@@ -296,7 +326,8 @@ impl Timings {
         });
         let ops = longest_first(&tables.ops, |&(backend, op, site), stats| OpTiming { backend, op, site, stats });
         let models = longest_first(&tables.models, |&(backend, model), stats| ModelTiming { backend, model, stats });
-        let frames = tables.frames.iter().map(|frame| frame.timeline.clone()).collect();
+        let frames = tables.frames.iter().skip(tables.frames.len().saturating_sub(FRAMES));
+        let frames = frames.map(|frame| frame.timeline.clone()).collect();
         Some(TimingReport { kernels, ops, models, frames })
     }
 }
@@ -308,10 +339,11 @@ impl Tables {
         let (backend, clock) = (batch.backend, self.clock);
         let known = self.frames.iter().any(|f| f.timeline.frame == batch.frame && f.timeline.backend == backend);
         if !known {
-            if self.frames.len() == FRAMES {
+            if self.frames.len() == KEPT_FRAMES {
                 self.frames.pop_front();
             }
-            let timeline = FrameTimeline { backend, frame: batch.frame, spans: Vec::new() };
+            let origin = Duration::from_nanos(first.start);
+            let timeline = FrameTimeline { backend, frame: batch.frame, origin, spans: Vec::new() };
             self.frames.push_back(Frame { timeline, origin: first.start, passes: 0 });
         }
         let frame = self.frames.iter_mut().find(|f| f.timeline.frame == batch.frame && f.timeline.backend == backend);

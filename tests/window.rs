@@ -10,6 +10,7 @@ use bevy::log::tracing_subscriber::{Layer, layer::Context};
 use bevy::log::{BoxedLayer, LogPlugin};
 use bevy::prelude::*;
 use bevy::render::view::screenshot::{Screenshot, save_to_disk};
+use bevy_tensor_compute::inspector::{InspectorPanel, InspectorState, TensorInspector};
 use bevy_tensor_compute::prelude::*;
 
 const FRAMES: u32 = 300;
@@ -37,7 +38,7 @@ fn main() {
         ))
         .init_resource::<Progress>()
         .add_systems(Startup, (spawn_scene, spawn_tensors))
-        .add_systems(Update, (spin, step, picture, end).chain())
+        .add_systems(Update, (spin, step, tour, picture, end).chain())
         .add_observer(check)
         .run();
     let errors = ERRORS.load(Ordering::Relaxed);
@@ -122,6 +123,22 @@ fn check(ready: On<TensorReady>, mut progress: ResMut<Progress>) -> Result {
         error!("answer {} is {:?}, expected {expected}", progress.checked, values.first());
     }
     Ok(())
+}
+
+/// Every panel of the inspector has its turn in front.
+fn tour(
+    progress: Res<Progress>,
+    tensors: Res<Tensors>,
+    mut inspector: ResMut<TensorInspector>,
+    mut state: ResMut<InspectorState>,
+) {
+    let panel = InspectorPanel::ALL[progress.frames as usize / 16 % InspectorPanel::ALL.len()];
+    if inspector.panel != panel {
+        inspector.panel = panel;
+    }
+    if state.tensors.selected.is_none() {
+        state.tensors.selected = Some(tensors.input);
+    }
 }
 
 /// A picture of the window near the end, where one is asked for: `TENSOR_WINDOW_PICTURE=file.png`.

@@ -3,6 +3,7 @@
 mod asset;
 mod files;
 mod header;
+mod npy;
 mod replace;
 mod safetensors;
 mod upload;
@@ -10,6 +11,7 @@ mod upload;
 pub use self::safetensors::{FormatError, SafetensorsFile, save_safetensors};
 pub use asset::TensorWeights;
 pub use files::{TensorFiles, TensorsLoaded, TensorsSaved};
+pub use npy::save_npy;
 pub use upload::{LoadWeights, UploadSettings, WeightsError, WeightsProgress, WeightsReady};
 
 pub(crate) use asset::SafetensorsLoader;

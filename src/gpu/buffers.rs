@@ -2,13 +2,14 @@
 //! caught.
 
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bevy::tasks::futures::now_or_never;
 
-use crate::diagnostics::{Count, Counters};
+use crate::diagnostics::{Count, Counters, PoolClasses};
 use crate::error::RunError;
-use crate::memory::{MemorySettings, Pool, size_class};
+use crate::memory::{MemorySettings, Pool, PoolClass, PoolKind, size_class};
 use crate::tensor::Storage;
 
 /// Readbacks of one kind that are usually under way at once: a frame being recorded, one being run, one being read.
@@ -132,11 +133,45 @@ impl Drop for RawBuffer {
 struct Pools {
     device: Mutex<Pool<RawBuffer>>,
     staging: Mutex<Pool<RawBuffer>>,
+    /// How many buffers of each kind and size are in use.
+    used: Mutex<BTreeMap<(u8, u64), usize>>,
     settings: Mutex<MemorySettings>,
     frame: AtomicU64,
 }
 
+impl PoolClasses for Pools {
+    fn classes(&self) -> Vec<PoolClass> {
+        let mut classes: BTreeMap<(u8, u64), [usize; 2]> = BTreeMap::new();
+        for (&class, &used) in Self::lock(&self.used).iter() {
+            classes.entry(class).or_default()[0] += used;
+        }
+        for pool in [&self.device, &self.staging] {
+            for (class, idle) in Self::lock(pool).counts() {
+                classes.entry(class).or_default()[1] += idle;
+            }
+        }
+        let kinds = [PoolKind::Tensors, PoolKind::Plans, PoolKind::Staging];
+        let class = |((kind, bytes), [used, idle]): ((u8, u64), [usize; 2])| PoolClass {
+            kind: kinds[usize::from(kind)],
+            bytes,
+            used,
+            idle,
+        };
+        classes.into_iter().map(class).collect()
+    }
+}
+
 impl Pools {
+    /// Counts a buffer that is used from now on, or no longer.
+    fn count_used(&self, kind: u8, bytes: u64, more: bool) {
+        let mut used = Self::lock(&self.used);
+        let count = used.entry((kind, bytes)).or_default();
+        *count = if more { *count + 1 } else { *count - 1 };
+        if *count == 0 {
+            used.remove(&(kind, bytes));
+        }
+    }
+
     fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -191,6 +226,7 @@ impl Drop for DeviceBuffer {
         }
         // Without a pool the device is gone, and the buffer goes too.
         if let (Some(pools), Some(raw)) = (self.pools.upgrade(), self.raw.take()) {
+            pools.count_used(self.purpose.kind(), raw.bytes, false);
             pools.put(self.purpose.kind(), raw);
         }
     }
@@ -207,6 +243,12 @@ impl Gpu {
         let (limits, generation) = (device.limits(), NEXT.fetch_add(1, Ordering::Relaxed));
         let pools = Arc::new(Pools { settings: Mutex::new(settings), ..Pools::default() });
         Self { device, queue, limits, counters, generation, pools }
+    }
+
+    /// The device's buffers, for whoever wants to look at them.
+    pub(crate) fn pools(&self) -> Weak<dyn PoolClasses> {
+        let pools: Weak<Pools> = Arc::downgrade(&self.pools);
+        pools
     }
 
     /// A buffer of at least `words`: idle or new.
@@ -237,6 +279,7 @@ impl Gpu {
         if let Some(figure) = purpose.figure(&self.counters) {
             figure.add(raw.bytes);
         }
+        self.pools.count_used(purpose.kind(), raw.bytes, true);
         Ok(Arc::new(DeviceBuffer {
             buffer: raw.buffer.clone(),
             id: raw.id,

@@ -18,7 +18,7 @@ use bevy::render::renderer::{RenderAdapterInfo, RenderDevice, RenderQueue};
 pub(crate) use buffers::{DeviceBuffer, Gpu};
 pub(crate) use executor::{GpuExecutor, GpuSettings, Outlets};
 
-use crate::diagnostics::TensorDiagnostics;
+use crate::diagnostics::{Count, TensorDiagnostics};
 use crate::extract::Extracted;
 use crate::fault::FaultSender;
 use crate::kernel::Caps;
@@ -43,6 +43,8 @@ pub(crate) fn create_executor(
 ) {
     let counters = diagnostics.counters().clone();
     let gpu = Gpu::new(device.wgpu_device().clone(), (**queue.0).clone(), counters, extracted.settings);
+    diagnostics.counters().devices.add(1);
+    diagnostics.set_pools(gpu.pools());
     let facts = AdapterFacts::new(&device, &adapter);
     let caps = caps(&facts, &gpu.limits);
     let outlets = Outlets { faults: faults.0.clone(), news: news.0.clone() };

@@ -1,86 +1,215 @@
-//! Backend, memory and counts at a glance.
+//! Backend, frame cost, budget and warnings at a glance.
 
 use bevy_egui::egui;
 
-use crate::diagnostics::TensorFigures;
-use crate::support::TensorSupport;
+use super::actions::InspectorAction;
+use super::log::LogKind;
+use super::snapshot::InspectorSnapshot;
+use super::{chart, format, style};
+use crate::memory::Residency;
+use crate::pipelines::PipelineState;
+use crate::support::{AdapterFacts, Backend};
+use crate::timings::TimingSource;
 
-/// The backend and why, the adapter, memory in use, and what has been built so far.
-pub fn overview_panel(ui: &mut egui::Ui, support: &TensorSupport, figures: &TensorFigures) {
-    ui.heading(format!("Runs on the {}", support.backend));
-    ui.label(&support.reason);
-    if let Some(adapter) = &support.adapter {
-        ui.weak(format!("{} · {} · {}", adapter.kind, adapter.api, adapter.driver));
-    }
-    section(
-        ui,
-        "Memory",
-        &[
-            ("tensors on the device", bytes(figures.device_bytes)),
-            ("tensors on the CPU", bytes(figures.host_bytes)),
-            ("scratch", bytes(figures.scratch_bytes)),
-            ("staging", bytes(figures.staging_bytes)),
-            ("plans", bytes(figures.plan_bytes)),
-            ("idle in the pool", bytes(figures.pool_idle_bytes)),
-            ("device in all / peak", {
-                let (all, peak) = (bytes(figures.total_device_bytes), bytes(figures.peak_device_bytes));
-                format!("{all} / {peak}")
-            }),
-            ("device tensors on the host", bytes(figures.host_copy_bytes)),
-        ],
-    );
-    section(
-        ui,
-        "Work",
-        &[
-            ("batches run", figures.batches_run.to_string()),
-            ("batches waiting for pipelines", figures.batches_waiting_now.to_string()),
-            ("kernel launches", (figures.dispatches + figures.cpu_steps).to_string()),
-            ("passes / submissions", format!("{} / {}", figures.passes, figures.submits)),
-            ("readbacks / in flight", format!("{} / {}", figures.readbacks, figures.readbacks_now)),
-        ],
-    );
-    section(
-        ui,
-        "Built (a steady frame adds nothing)",
-        &[
-            ("plans / found again", format!("{} / {}", figures.plans_built, figures.plan_hits)),
-            ("pipelines / compiling", format!("{} / {}", figures.pipelines_built, figures.pipelines_compiling_now)),
-            ("buffers", figures.buffers_allocated.to_string()),
-            ("bind groups", figures.bind_groups_made.to_string()),
-        ],
-    );
+/// Where work runs and why, what a frame costs, how much of the budget is used, and what is wrong.
+pub fn overview_panel(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) -> Vec<InspectorAction> {
+    let mut actions = Vec::new();
+    let Some(support) = &snapshot.support else {
+        style::empty(
+            ui,
+            "No tensor backend yet",
+            "Add TensorComputePlugin to the app; figures appear with its first frame.",
+        );
+        return actions;
+    };
+    egui::ScrollArea::vertical().auto_shrink([false, false]).show(ui, |ui| {
+        ui.heading(format!("Runs on the {}", support.backend));
+        ui.label(&support.reason);
+        if let Some(adapter) = &support.adapter {
+            ui.weak(format!("{} · {} · {} · {}", adapter.name, adapter.kind, adapter.api, adapter.driver));
+        }
+        for warning in warnings(snapshot) {
+            ui.horizontal_wrapped(|ui| {
+                ui.colored_label(style::doubtful(ui), "⚠");
+                ui.label(warning);
+            });
+        }
+        ui.add_space(8.0);
+        ui.strong("Frame");
+        frame(ui, snapshot);
+        ui.add_space(8.0);
+        budget(ui, snapshot);
+        ui.add_space(8.0);
+        ui.columns_const(|[left, right]| {
+            left.strong("Work so far");
+            style::facts(left, "work", &work(snapshot));
+            right.strong("Built (a steady frame adds nothing)");
+            style::facts(right, "built", &built(snapshot));
+        });
+        ui.add_space(8.0);
+        let mut debug = snapshot.debug;
+        let explained =
+            "Plans are logged, launches named for GPU tools, and NaN or infinity traced to the op that made it. Slow.";
+        if ui.checkbox(&mut debug, "Debug mode").on_hover_text(explained).changed() {
+            actions.push(InspectorAction::SetDebug(debug));
+        }
+        if let Some(adapter) = &support.adapter {
+            egui::CollapsingHeader::new("Device features and limits").show(ui, |ui| device(ui, adapter));
+        }
+    });
+    actions
 }
 
-fn section(ui: &mut egui::Ui, title: &str, rows: &[(&str, String)]) {
-    ui.add_space(6.0);
-    ui.strong(title);
-    egui::Grid::new(title).num_columns(2).min_col_width(200.0).striped(true).show(ui, |ui| {
-        for (name, value) in rows {
-            ui.label(*name);
-            ui.monospace(value);
-            ui.end_row();
+/// Large figures side by side.
+fn frame(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) {
+    let cost = &snapshot.frame;
+    let rate = cost.frame.map_or_else(|| "-".to_owned(), |frame| format!("{:.0}", 1.0 / frame.as_secs_f64()));
+    let mut tiles = vec![("frame", format::known(cost.frame)), ("per second", rate)];
+    let uses_gpu = snapshot.support.as_ref().is_some_and(|support| support.backend == Backend::Gpu);
+    if uses_gpu || cost.gpu.is_some() {
+        tiles.push(("kernels, GPU", format::known(cost.gpu)));
+        tiles.push(("handing over", format::time(cost.encode)));
+        tiles.push(("launches", format!("{:.1}", cost.dispatches)));
+    }
+    if !uses_gpu || cost.cpu.is_some() {
+        tiles.push(("kernels, CPU", format::known(cost.cpu)));
+        tiles.push(("CPU kernels", format!("{:.1}", cost.cpu_steps)));
+    }
+    ui.horizontal_wrapped(|ui| {
+        for (name, value) in tiles {
+            egui::Frame::group(ui.style()).show(ui, |ui| {
+                ui.set_width(84.0);
+                ui.vertical_centered(|ui| {
+                    ui.label(egui::RichText::new(value).size(17.0).strong());
+                    ui.weak(name);
+                });
+            });
         }
     });
 }
 
-/// Bytes as a person reads them.
-fn bytes(n: u64) -> String {
-    match n {
-        0..1024 => format!("{n} B"),
-        1024..1_048_576 => format!("{:.1} KiB", n as f64 / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.1} MiB", n as f64 / 1_048_576.0),
-        _ => format!("{:.2} GiB", n as f64 / 1_073_741_824.0),
-    }
+/// How much of the device tensors take.
+fn budget(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) {
+    let figures = &snapshot.figures;
+    let parts = [
+        ("tensors", figures.device_bytes),
+        ("scratch", figures.scratch_bytes),
+        ("plans", figures.plan_bytes),
+        ("idle buffers", figures.pool_idle_bytes),
+    ];
+    let total = format::bytes(figures.total_device_bytes);
+    let (whole, text) = match snapshot.settings.budget {
+        Some(budget) => {
+            let per_cent = figures.total_device_bytes as f64 * 100.0 / budget.max(1) as f64;
+            (budget, format!("{total} of a budget of {} ({per_cent:.0} %)", format::bytes(budget)))
+        }
+        None => (
+            figures.peak_device_bytes,
+            format!("{total}, no budget; at most {} so far", { format::bytes(figures.peak_device_bytes) }),
+        ),
+    };
+    ui.strong("Device memory");
+    ui.label(text);
+    let coloured: Vec<_> =
+        parts.iter().enumerate().map(|(i, &(name, bytes))| (name.to_owned(), bytes, style::colour(i))).collect();
+    chart::stacked_bar(ui, "Device memory in use", &coloured, whole, snapshot.settings.budget.is_some());
+    ui.horizontal_wrapped(|ui| {
+        for (name, bytes, colour) in &coloured {
+            style::swatch(ui, *colour);
+            ui.label(format!("{name} {}", format::bytes(*bytes)));
+            ui.add_space(6.0);
+        }
+    });
 }
 
-#[cfg(test)]
-mod tests {
-    use super::bytes;
+fn work(snapshot: &InspectorSnapshot) -> [(&'static str, String); 5] {
+    let figures = &snapshot.figures;
+    [
+        ("batches", format::count(figures.batches_run)),
+        ("launches", format::count(figures.dispatches + figures.cpu_steps)),
+        ("passes / submissions", format!("{} / {}", format::count(figures.passes), format::count(figures.submits))),
+        ("readbacks", format!("{} ({} on their way)", format::count(figures.readbacks), figures.readbacks_now)),
+        ("on the host", {
+            let (tensors, copies) = (format::bytes(figures.host_bytes), format::bytes(figures.host_copy_bytes));
+            format!("{tensors} CPU tensors, {copies} copies")
+        }),
+    ]
+}
 
-    #[test]
-    fn bytes_read_well_at_every_size() {
-        let sizes = [0, 1023, 1024, 1_572_864, 3 << 30].map(bytes);
-        assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "1.5 MiB", "3.00 GiB"]);
+fn built(snapshot: &InspectorSnapshot) -> [(&'static str, String); 5] {
+    let figures = &snapshot.figures;
+    [
+        ("plans", format!("{} ({} found again)", format::count(figures.plans_built), format::count(figures.plan_hits))),
+        ("pipelines", {
+            let built = format::count(figures.pipelines_built);
+            format!("{built} ({} compiling)", figures.pipelines_compiling_now)
+        }),
+        ("buffers", {
+            let reused = format::count(figures.buffers_reused);
+            format!("{} ({reused} used again)", format::count(figures.buffers_allocated))
+        }),
+        ("bind groups", format::count(figures.bind_groups_made)),
+        ("staging", format::bytes(figures.staging_bytes)),
+    ]
+}
+
+fn device(ui: &mut egui::Ui, adapter: &AdapterFacts) {
+    let limits = &adapter.limits;
+    let subgroup = match adapter.subgroup_size {
+        Some((min, max)) if min == max => format!("{min}"),
+        Some((min, max)) => format!("{min} to {max}"),
+        None => "none".to_owned(),
+    };
+    let rows = [
+        ("subgroups", subgroup),
+        ("largest buffer", format::bytes(limits.max_buffer_size)),
+        ("largest binding", format::bytes(limits.max_storage_buffer_binding_size)),
+        ("storage buffers a stage", limits.max_storage_buffers_per_shader_stage.to_string()),
+        ("workgroup memory", format::bytes(u64::from(limits.max_compute_workgroup_storage_size))),
+        ("threads a workgroup", limits.max_compute_invocations_per_workgroup.to_string()),
+    ];
+    style::facts(ui, "limits", &rows);
+    let features: Vec<String> =
+        adapter.features.iter_names().map(|(name, _)| name.to_lowercase().replace('_', " ")).collect();
+    ui.label(egui::RichText::new(features.join(" · ")).weak());
+}
+
+/// What a person should know.
+fn warnings(snapshot: &InspectorSnapshot) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let figures = &snapshot.figures;
+    if let Some(support) = &snapshot.support
+        && support.backend == Backend::Gpu
+    {
+        if support.adapter.as_ref().is_some_and(|adapter| adapter.software) {
+            warnings.push("The adapter is a CPU in disguise: the CPU backend would be faster.".to_owned());
+        }
+        if snapshot.sources.contains(&(Some(Backend::Gpu), TimingSource::Unsupported)) {
+            warnings.push("The device has no clock for kernels, so there are no GPU times.".to_owned());
+        }
     }
+    if let Some(budget) = snapshot.settings.budget {
+        let per_cent = (figures.total_device_bytes - figures.pool_idle_bytes) * 100 / budget.max(1);
+        if per_cent >= u64::from(snapshot.settings.pressure[0]) {
+            warnings
+                .push(format!("{per_cent} % of the memory budget is in use; idle tensors will be moved to the host."));
+        }
+    }
+    let lost = snapshot.tensors.iter().filter(|row| row.usage.residency == Residency::Lost).count();
+    if lost > 0 {
+        warnings.push(format!("{lost} tensors were lost with their device: write them whole to make them good again."));
+    }
+    let failed = snapshot.pipelines.pipelines.iter().filter(|pipeline| pipeline.state == PipelineState::Failed).count();
+    if failed > 0 {
+        warnings.push(format!("{failed} pipelines did not compile; the Pipelines panel says why."));
+    }
+    if figures.batches_waiting_now > 0 {
+        warnings.push(format!("{} batches wait for pipelines or memory.", figures.batches_waiting_now));
+    }
+    let faults = snapshot.log.iter().filter(|entry| entry.kind == LogKind::Fault).count();
+    if faults > 0 {
+        let noun = if faults == 1 { "failure is" } else { "failures are" };
+        warnings.push(format!("{faults} {noun} in the log."));
+    }
+    warnings
 }

@@ -13,6 +13,7 @@ mod usage;
 pub use advice::{AdviceSettings, AdvisedTensor, Duplicates, MemoryAdvice, MemoryAdvisor};
 pub use events::TensorLost;
 pub use policy::{MemoryPolicy, PriorityMode};
+pub use pool::{PoolClass, PoolKind};
 pub use pressure::{MemoryPressure, PressureLevel};
 pub use settings::{HostCopies, MemorySettings, Pinned, Residency, SyncDirection};
 pub use usage::{ModelUsage, TensorMemory, TensorUsage};

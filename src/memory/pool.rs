@@ -14,6 +14,30 @@ pub(crate) fn size_class(bytes: u64) -> u64 {
     bytes.max(1).next_multiple_of(step)
 }
 
+/// What pooled buffers can stand in for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PoolKind {
+    /// Tensors and scratch memory.
+    Tensors,
+    /// Parameters and constants of plans.
+    Plans,
+    /// Copies to the host.
+    Staging,
+}
+
+/// Buffers of one kind and size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolClass {
+    /// What they are for.
+    pub kind: PoolKind,
+    /// Bytes of each.
+    pub bytes: u64,
+    /// How many are in use.
+    pub used: usize,
+    /// How many wait to be used again.
+    pub idle: usize,
+}
+
 /// Idle items by kind and size.
 #[derive(Debug)]
 pub(crate) struct Pool<T> {
@@ -43,6 +67,11 @@ impl<T> Pool<T> {
     /// Bytes of all idle items.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// How many idle items there are of each kind and size.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = ((u8, u64), usize)> {
+        self.classes.iter().map(|(&class, ages)| (class, ages.len()))
     }
 
     /// An idle item of a kind with at least `bytes` and at most `slack` more; the smallest that fits, and of those the one used last.

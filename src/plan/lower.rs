@@ -9,7 +9,7 @@ use super::analyse::Analysis;
 use super::cost::{Cost, cost};
 use super::memory::{Lifetime, largest_live_set, pack};
 use super::values::{Lazy, Value, apply};
-use super::{Operand, Plan, PlanLimits, PlanRead, PlanReport, Source, Step, StepReport, Unfused, Upload, fuse};
+use super::{Operand, Plan, PlanLimits, PlanRead, PlanReport, Region, Source, Step, StepReport, Unfused, Upload, fuse};
 use crate::kernel::{BlocksKernel, Expr, Kernel};
 use crate::record::{Graph, NodeId, Op, UnaryOp};
 use crate::tensor::{Class, DType, Layout, Shape};
@@ -495,7 +495,7 @@ impl Planner<'_> {
         let report = PlanReport {
             recorded: self.graph.nodes.len(),
             dead: self.analysis.live.iter().filter(|live| !**live).count(),
-            steps: self.steps.iter().map(|step| self.report(step)).collect(),
+            steps: self.steps.iter().map(|step| self.report(step, &regions)).collect(),
             unfused: unfused
                 .into_iter()
                 .map(|edge| Unfused {
@@ -521,14 +521,19 @@ impl Planner<'_> {
         }
     }
 
-    fn report(&self, step: &Step) -> StepReport {
+    fn report(&self, step: &Step, regions: &[Region]) -> StepReport {
         let mut nodes = step.nodes.clone();
         nodes.sort_unstable();
         let site = nodes.last().map_or(core::panic::Location::caller(), |&id| self.graph.node(id).site);
         let mut ops: Vec<&'static str> = nodes.iter().map(|&id| self.graph.node(id).name).collect();
         ops.dedup();
         let Cost { bytes, flops } = cost(step);
-        StepReport { kernel: step.kernel.name(), op: self.op(step), ops, site, bytes, flops }
+        let scratch = step.outputs.iter().filter_map(|output| match output.source {
+            Source::Scratch(value) => regions.get(value as usize),
+            _ => None,
+        });
+        let scratch = scratch.map(|region| region.offset * 4..(region.offset + region.words) * 4).collect();
+        StepReport { kernel: step.kernel.name(), op: self.op(step), ops, site, scratch, bytes, flops }
     }
 
     /// The op that a step is known by: its kernel's own, or the last of a map.

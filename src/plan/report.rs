@@ -1,6 +1,7 @@
 //! What a plan does, for tests, logs and the inspector.
 
 use core::fmt;
+use core::ops::Range;
 use core::panic::Location;
 
 /// What became of one batch's recorded ops.
@@ -33,6 +34,8 @@ pub struct StepReport {
     pub ops: Vec<&'static str>,
     /// Where the last of them was recorded.
     pub site: &'static Location<'static>,
+    /// The parts of the scratch memory it writes to, in bytes; launches whose values are never needed at the same time share them.
+    pub scratch: Vec<Range<usize>>,
     /// Bytes it reads and writes, every element once.
     pub bytes: u64,
     /// Arithmetic operations; a function such as `exp` counts as the additions it takes.

@@ -56,6 +56,24 @@ impl Rig {
 
     /// An app with settings of its own for the plugin and for the renderer.
     pub fn with_renderer(backend: Backend, plugin: TensorComputePlugin, renderer: WgpuSettings) -> Self {
+        Self::build(backend, plugin, renderer, |_| ())
+    }
+
+    /// An app with a plugin more.
+    pub fn with_plugin(backend: Backend, more: impl Plugin) -> Self {
+        let pipelines = PipelineSettings { synchronous: true, ..default() };
+        let plugin = TensorComputePlugin { pipelines, ..default() };
+        Self::build(backend, plugin, WgpuSettings::default(), |app| {
+            app.add_plugins(more);
+        })
+    }
+
+    fn build(
+        backend: Backend,
+        plugin: TensorComputePlugin,
+        renderer: WgpuSettings,
+        more: impl FnOnce(&mut App),
+    ) -> Self {
         let mut app = App::new();
         let choice = match backend {
             Backend::Gpu => BackendChoice::Gpu,
@@ -72,6 +90,7 @@ impl Rig {
                 app.add_plugins((headless_renderer(renderer), plugin))
             }
         };
+        more(&mut app);
         app.init_resource::<Faults>();
         app.add_observer(|fault: On<TensorFault>, mut faults: ResMut<Faults>| faults.0.push(fault.clone()));
         app.finish();

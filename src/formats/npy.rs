@@ -1,0 +1,74 @@
+//! NumPy's file of one array.
+
+use std::path::Path;
+
+use super::replace_file;
+use super::safetensors::FormatError;
+use crate::tensor::{DType, TensorData};
+
+/// The bytes before the header's text: magic, version 1.0, length of the text.
+const PREFIX: usize = 10;
+
+/// Writes values as a NumPy array (`numpy.load`), replacing a file as a whole; quantised values are written as `f32`.
+pub fn save_npy(path: impl AsRef<Path>, data: &TensorData) -> Result<(), FormatError> {
+    let path = path.as_ref();
+    replace_file(path, &npy(data)).map_err(|error| FormatError::Io {
+        path: path.to_owned(),
+        kind: error.kind(),
+        message: error.to_string(),
+    })
+}
+
+fn npy(data: &TensorData) -> Vec<u8> {
+    let (kind, bytes) = match data.dtype() {
+        DType::F32 => ("<f4", data.bytes().to_vec()),
+        DType::F16 => ("<f2", data.bytes().to_vec()),
+        DType::I32 => ("<i4", data.bytes().to_vec()),
+        DType::U32 => ("<u4", data.bytes().to_vec()),
+        DType::I8 => ("|i1", data.bytes().to_vec()),
+        DType::U8 => ("|u1", data.bytes().to_vec()),
+        DType::Bool => ("|b1", data.bytes().to_vec()),
+        DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => ("<f4", bytemuck::cast_slice(&data.to_f32()).to_vec()),
+    };
+    // A tuple of one needs its comma.
+    let shape: String = data.shape().iter().map(|size| format!("{size}, ")).collect();
+    let mut header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({}), }}", shape.trim_end());
+    // The values begin at a multiple of 64, after a new line.
+    let end = (PREFIX + header.len() + 1).next_multiple_of(64);
+    header.extend(core::iter::repeat_n(' ', end - PREFIX - header.len() - 1));
+    header.push('\n');
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    file.extend((header.len() as u16).to_le_bytes());
+    file.extend(header.as_bytes());
+    file.extend(bytes);
+    file
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reader by NumPy's own description of the format, to check the writer with.
+    fn read(file: &[u8]) -> (String, Vec<u8>) {
+        assert_eq!(file[..8], *b"\x93NUMPY\x01\x00");
+        let length = usize::from(u16::from_le_bytes([file[8], file[9]]));
+        assert_eq!((PREFIX + length) % 64, 0);
+        let header = core::str::from_utf8(&file[PREFIX..PREFIX + length]).unwrap();
+        assert!(header.ends_with('\n'));
+        (header.trim_end().to_owned(), file[PREFIX + length..].to_vec())
+    }
+
+    #[test]
+    fn an_array_has_its_type_its_shape_and_its_bytes() {
+        let (header, bytes) = read(&npy(&TensorData::new(&[1.5f32, -2.0], [2]).unwrap()));
+        assert_eq!(header, "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }");
+        assert_eq!(bytes, [1.5f32.to_le_bytes(), (-2.0f32).to_le_bytes()].concat());
+        let (header, bytes) = read(&npy(&TensorData::new(&[1u8, 2, 3, 4, 5, 6], [1, 2, 3]).unwrap()));
+        assert_eq!(header, "{'descr': '|u1', 'fortran_order': False, 'shape': (1, 2, 3,), }");
+        assert_eq!(bytes, [1, 2, 3, 4, 5, 6]);
+        let (header, bytes) = read(&npy(&TensorData::new(&[7i32], []).unwrap()));
+        assert_eq!((header.contains("'shape': ()"), bytes.len()), (true, 4));
+        let (header, bytes) = read(&npy(&TensorData::new::<f32>(&[], [0, 3]).unwrap()));
+        assert_eq!((header.contains("'shape': (0, 3,)"), bytes.len()), (true, 0));
+    }
+}

@@ -1,0 +1,246 @@
+//! Fills the snapshot while the inspector is open: cheap figures every frame, the rest a few times a second, and of that only what is looked at.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use bevy::prelude::*;
+use bevy::tasks::AsyncComputeTaskPool;
+
+use super::log::{InspectorLog, LogKind};
+use super::snapshot::{FrameCost, InspectorSnapshot, MemorySample, SAMPLES, SPARKS, rows};
+use super::values::TensorValues;
+use super::{InspectorPanel, InspectorState, TensorInspector, format};
+use crate::diagnostics::{TensorDiagnostics, TensorFigures};
+use crate::memory::MemorySettings;
+use crate::pipelines::TensorPipelines;
+use crate::record::TensorCommands;
+use crate::support::{Backend, TensorSupport};
+use crate::tensor::{Tensor, TensorOf};
+
+/// Elements up to which a tensor is read without being asked to.
+const READ_ALONE: usize = 1 << 22;
+
+/// What happened since the snapshot was last filled.
+#[derive(Default)]
+pub(super) struct Pace {
+    frames: u32,
+    since: Duration,
+    figures: TensorFigures,
+    /// When this last ran; `None` before.
+    last: Option<Duration>,
+}
+
+#[expect(clippy::too_many_arguments, reason = "a system's parameters")]
+pub(super) fn gather(
+    mut snapshot: ResMut<InspectorSnapshot>,
+    mut log: ResMut<InspectorLog>,
+    inspector: Res<TensorInspector>,
+    state: Res<InspectorState>,
+    diagnostics: Res<TensorDiagnostics>,
+    pipelines: Res<TensorPipelines>,
+    support: Option<Res<TensorSupport>>,
+    settings: Res<MemorySettings>,
+    time: Option<Res<Time<Real>>>,
+    tensors: Query<(Entity, &Tensor, Option<&Name>, Option<&TensorOf>)>,
+    names: Query<&Name>,
+    mut pace: Local<Pace>,
+) {
+    let (now, delta) = time.map_or((Duration::ZERO, Duration::ZERO), |time| (time.elapsed(), time.delta()));
+    let figures = diagnostics.figures();
+    if pace.last.replace(now).is_some_and(|last| last + delta == now) {
+        note_events(&mut log, &snapshot.figures, &figures, now, delta, inspector.slow_frame);
+    } else {
+        // It has just been opened: the time before is no part of what a frame costs.
+        (pace.frames, pace.since, pace.figures) = (0, now.saturating_sub(delta), figures);
+    }
+    pace.frames += 1;
+    let elapsed = now.saturating_sub(pace.since);
+    snapshot.figures = figures;
+    if elapsed < inspector.refresh && !inspector.is_changed() && snapshot.revision > 0 {
+        return;
+    }
+    let snapshot = &mut *snapshot;
+    let before = core::mem::replace(&mut pace.figures, figures);
+    let frames = core::mem::take(&mut pace.frames).max(1);
+    pace.since = now;
+    snapshot.revision += 1;
+    snapshot.time = now;
+    snapshot.settings = *settings;
+    snapshot.debug = diagnostics.debug();
+    if support.as_ref().is_some_and(|support| snapshot.support.as_ref() != Some(support)) {
+        snapshot.support = support.map(|support| support.clone());
+    }
+    for (slot, backend) in snapshot.sources.iter_mut().zip([Backend::Gpu, Backend::Cpu]) {
+        *slot = (Some(backend), diagnostics.timing_source(backend));
+    }
+    let per_frame = |n: u64| n as f64 / f64::from(frames);
+    let busy = |backend: Backend, ran: bool| {
+        let (_, time) = diagnostics.last_complete_frame(backend).filter(|_| ran)?;
+        Some(time)
+    };
+    snapshot.frame = FrameCost {
+        frame: (!elapsed.is_zero()).then(|| elapsed / frames),
+        gpu: busy(Backend::Gpu, figures.dispatches > before.dispatches),
+        cpu: busy(Backend::Cpu, figures.cpu_steps > before.cpu_steps),
+        encode: Duration::from_nanos((figures.encode_nanos - before.encode_nanos) / u64::from(frames)),
+        dispatches: per_frame(figures.dispatches - before.dispatches),
+        cpu_steps: per_frame(figures.cpu_steps - before.cpu_steps),
+    };
+    let all = tensors.iter().map(|(entity, tensor, name, of)| (entity, tensor, name, of.map(|of| of.0)));
+    (snapshot.models, snapshot.tensors) = rows(all, |model| names.get(model).ok().map(|name| name.to_string()));
+    if snapshot.history.len() == SAMPLES {
+        snapshot.history.pop_front();
+    }
+    snapshot.history.push_back(MemorySample {
+        time: now,
+        tensors: figures.device_bytes,
+        scratch: figures.scratch_bytes,
+        plans: figures.plan_bytes,
+        idle: figures.pool_idle_bytes,
+        host_copies: figures.host_copy_bytes,
+        evictions: figures.evictions - before.evictions,
+        models: snapshot.models.iter().map(|row| (row.model, row.own_device_bytes)).collect(),
+    });
+    if inspector.wants(InspectorPanel::Memory) {
+        snapshot.pool = diagnostics.pool();
+        snapshot.advice.clone_from(&log.advice);
+    }
+    if inspector.wants(InspectorPanel::Kernels) {
+        snapshot.timings = diagnostics.timings();
+        let kernels = snapshot.timings.iter().flat_map(|timings| &timings.kernels);
+        let known: usize = kernels.clone().count();
+        if snapshot.kernel_history.len() > known * 2 {
+            // Kernels that are no longer there.
+            snapshot.kernel_history.clear();
+        }
+        for kernel in kernels {
+            let key = (kernel.backend, kernel.kernel, kernel.variant.clone());
+            let sparks = snapshot.kernel_history.entry(key).or_default();
+            if sparks.len() == SPARKS {
+                sparks.pop_front();
+            }
+            sparks.push_back(kernel.stats.last.as_secs_f32() * 1e3);
+        }
+    }
+    if inspector.wants(InspectorPanel::Pipelines) || inspector.wants(InspectorPanel::Overview) {
+        snapshot.pipelines = pipelines.report();
+    }
+    if inspector.wants(InspectorPanel::Pipelines) {
+        snapshot.tuned = pipelines.tuned();
+        snapshot.source = state.pipelines.selected.and_then(|id| pipelines.wgsl(id).map(|text| (id, text)));
+    }
+    if inspector.wants(InspectorPanel::Plan) {
+        let plan = |backend: Backend| diagnostics.last_plan(backend).map(|plan| (backend, plan));
+        snapshot.plans = [Backend::Gpu, Backend::Cpu].into_iter().filter_map(plan).collect();
+    }
+    if snapshot.log != *log.entries() {
+        snapshot.log.clone_from(log.entries());
+    }
+}
+
+/// What shows in the difference of two frames' figures.
+fn note_events(
+    log: &mut ResMut<InspectorLog>,
+    before: &TensorFigures,
+    figures: &TensorFigures,
+    now: Duration,
+    delta: Duration,
+    slow: Duration,
+) {
+    if figures.evictions > before.evictions {
+        let left = figures.evictions - before.evictions;
+        let noun = if left == 1 { "tensor" } else { "tensors" };
+        log.push(now, LogKind::Memory, format!("{left} {noun} left the device"));
+    }
+    if before.devices > 0 && figures.devices > before.devices {
+        log.push(now, LogKind::Recovery, "a new device took over");
+    }
+    if delta > slow {
+        let encode = Duration::from_nanos(figures.encode_nanos - before.encode_nanos);
+        let built = figures.pipelines_built - before.pipelines_built;
+        let mut text = format!("a frame took {}, {} of it handing tensor work over", format::time(delta), {
+            format::time(encode)
+        });
+        if built > 0 {
+            text += &format!("; {built} pipelines were compiled");
+        }
+        log.push(now, LogKind::SlowFrame, text);
+    }
+}
+
+/// Values that are being read and looked at.
+struct Pending {
+    tensor: Entity,
+    answer: async_channel::Receiver<Result<TensorValues, String>>,
+}
+
+/// When the selected tensor was asked for last, and what has not come yet.
+#[derive(Default)]
+pub(super) struct Reads {
+    pending: Option<Pending>,
+    asked: Option<(Entity, Duration)>,
+}
+
+/// Reads the selected tensor like anyone else does, at most as often as the panel allows. Values are looked at off the frame.
+pub(super) fn read_values(
+    mut ops: TensorCommands,
+    mut snapshot: ResMut<InspectorSnapshot>,
+    mut state: ResMut<InspectorState>,
+    inspector: Res<TensorInspector>,
+    tensors: Query<&Tensor>,
+    time: Option<Res<Time<Real>>>,
+    mut reads: Local<Reads>,
+) {
+    let now = time.map_or(Duration::ZERO, |time| time.elapsed());
+    let selected = state.tensors.selected.filter(|_| inspector.wants(InspectorPanel::Tensors));
+    let Some((entity, tensor)) = selected.and_then(|entity| Some((entity, tensors.get(entity).ok()?))) else {
+        *reads = Reads::default();
+        if snapshot.values.is_some() || snapshot.reading {
+            (snapshot.values, snapshot.values_error, snapshot.reading) = (None, None, false);
+        }
+        return;
+    };
+    if let Some(pending) = &reads.pending
+        && let Ok(answer) = pending.answer.try_recv()
+    {
+        let wanted = pending.tensor == entity;
+        reads.pending = None;
+        if wanted {
+            match answer {
+                Ok(values) => (snapshot.values, snapshot.values_error) = (Some(Arc::new(values)), None),
+                Err(error) => snapshot.values_error = Some(error),
+            }
+        }
+    }
+    let asked = reads.asked.filter(|asked| asked.0 == entity);
+    let small = tensor.shape().elements() <= READ_ALONE;
+    let due = match asked {
+        None => small,
+        Some((_, then)) => state.tensors.live && small && now.saturating_sub(then) >= state.tensors.interval,
+    };
+    let due = due || core::mem::take(&mut state.tensors.read_now);
+    if due && reads.pending.as_ref().is_none_or(|pending| pending.tensor != entity) {
+        reads.asked = Some((entity, now));
+        match ops.read(entity) {
+            Ok(receiver) => {
+                let (sender, answer) = async_channel::bounded(1);
+                let task = async move {
+                    let values = receiver.recv().await.map_err(|error| error.to_string());
+                    // The inspector may have moved on.
+                    let _ = sender.try_send(values.map(|data| TensorValues::new(entity, now, &data)));
+                };
+                AsyncComputeTaskPool::get().spawn(task).detach();
+                reads.pending = Some(Pending { tensor: entity, answer });
+            }
+            Err(error) => snapshot.values_error = Some(error.to_string()),
+        }
+    }
+    let reading = reads.pending.is_some();
+    let stale = snapshot.values.as_ref().is_some_and(|values| values.tensor != entity);
+    if stale {
+        (snapshot.values, snapshot.values_error) = (None, None);
+    }
+    if snapshot.reading != reading {
+        snapshot.reading = reading;
+    }
+}

@@ -1,0 +1,148 @@
+//! How the inspector looks: theme, colours, and the few widgets that panels share.
+
+use std::sync::Arc;
+
+use bevy_egui::egui::{self, Color32};
+
+/// Light or dark.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum InspectorTheme {
+    /// As the rest of the app's egui.
+    #[default]
+    App,
+    /// Dark.
+    Dark,
+    /// Light.
+    Light,
+}
+
+/// The style of the inspector's window; the app's own windows keep theirs.
+pub(super) fn window_style(ctx: &egui::Context, theme: InspectorTheme) -> Arc<egui::Style> {
+    let theme = match theme {
+        InspectorTheme::App => return ctx.global_style(),
+        InspectorTheme::Dark => egui::Theme::Dark,
+        InspectorTheme::Light => egui::Theme::Light,
+    };
+    ctx.style_of(theme)
+}
+
+/// Colours that tell apart, readable on light and on dark.
+const PALETTE: [Color32; 8] = [
+    Color32::from_rgb(66, 133, 214),
+    Color32::from_rgb(226, 138, 48),
+    Color32::from_rgb(76, 168, 92),
+    Color32::from_rgb(203, 82, 96),
+    Color32::from_rgb(142, 108, 199),
+    Color32::from_rgb(46, 168, 174),
+    Color32::from_rgb(196, 112, 168),
+    Color32::from_rgb(158, 142, 62),
+];
+
+/// The colour of the n-th of something.
+pub(super) fn colour(n: usize) -> Color32 {
+    PALETTE[n % PALETTE.len()]
+}
+
+/// The colour of a name: the same wherever the name is.
+pub(super) fn colour_of(name: &str) -> Color32 {
+    let hash = name.bytes().fold(0xcbf2_9ce4_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    colour(hash as usize)
+}
+
+/// Numbers on colours that mean good, doubtful and bad.
+pub(super) fn good(ui: &egui::Ui) -> Color32 {
+    if ui.visuals().dark_mode { Color32::from_rgb(98, 190, 112) } else { Color32::from_rgb(30, 126, 52) }
+}
+
+pub(super) fn doubtful(ui: &egui::Ui) -> Color32 {
+    if ui.visuals().dark_mode { Color32::from_rgb(232, 178, 72) } else { Color32::from_rgb(168, 104, 0) }
+}
+
+pub(super) fn bad(ui: &egui::Ui) -> Color32 {
+    if ui.visuals().dark_mode { Color32::from_rgb(240, 110, 110) } else { Color32::from_rgb(190, 30, 40) }
+}
+
+/// A button that shows a sign and is known to screen readers and tests by words.
+pub(super) fn icon_button(ui: &mut egui::Ui, icon: &str, label: &str) -> egui::Response {
+    let response = ui.add(egui::Button::new(icon).frame(false));
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, label));
+    response.on_hover_text(label)
+}
+
+/// A field to search with.
+pub(super) fn search(ui: &mut egui::Ui, text: &mut String, label: &str) {
+    let field = egui::TextEdit::singleline(text).hint_text(label).desired_width(170.0);
+    let response = ui.add(field);
+    name(ui, &response, label);
+    if !text.is_empty() && icon_button(ui, "❌", "Clear the search").clicked() {
+        text.clear();
+    }
+}
+
+/// What a widget without words is known by.
+pub(super) fn name(ui: &egui::Ui, response: &egui::Response, label: &str) {
+    ui.ctx().accesskit_node_builder(response.id, |node| node.set_label(label));
+}
+
+/// The head of a column that sorts by it; the same again turns the order round.
+pub(super) fn sort_header<S: Copy + PartialEq>(ui: &mut egui::Ui, label: &str, by: S, sort: &mut (S, bool)) {
+    let text = match (sort.0 == by, sort.1) {
+        (true, true) => format!("{label} ⏷"),
+        (true, false) => format!("{label} ⏶"),
+        (false, _) => label.to_owned(),
+    };
+    let response = ui.add(egui::Button::new(egui::RichText::new(text).strong()).frame(false));
+    let described = format!("Sort by {}", label.to_lowercase());
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, &described));
+    if response.on_hover_text(&described).clicked() {
+        *sort = if sort.0 == by { (by, !sort.1) } else { (by, true) };
+    }
+}
+
+/// A name that may be long: cut at the end of its cell, whole under the pointer.
+pub(super) fn cut(ui: &mut egui::Ui, text: impl Into<egui::WidgetText>) -> egui::Response {
+    ui.add(egui::Label::new(text).truncate())
+}
+
+/// A number, at the right edge of its cell.
+pub(super) fn number(ui: &mut egui::Ui, text: impl Into<egui::RichText>) {
+    ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+        ui.add(egui::Label::new(text.into().monospace()).extend());
+    });
+}
+
+/// What a panel says when it has nothing to show.
+pub(super) fn empty(ui: &mut egui::Ui, title: &str, hint: &str) {
+    ui.add_space(24.0);
+    ui.vertical_centered(|ui| {
+        ui.label(egui::RichText::new(title).size(16.0));
+        ui.weak(hint);
+    });
+    ui.add_space(24.0);
+}
+
+/// A small square of a colour, as in a legend.
+pub(super) fn swatch(ui: &mut egui::Ui, colour: Color32) {
+    let (rect, _) = ui.allocate_exact_size(egui::vec2(10.0, 10.0), egui::Sense::hover());
+    ui.painter().rect_filled(rect, 2.0, colour);
+}
+
+/// Rows of a name and a value.
+pub(super) fn facts(ui: &mut egui::Ui, id: &str, rows: &[(&str, String)]) {
+    egui::Grid::new(id).num_columns(2).min_col_width(130.0).spacing([16.0, 3.0]).show(ui, |ui| {
+        for (name, value) in rows {
+            ui.weak(*name);
+            ui.label(value);
+            ui.end_row();
+        }
+    });
+}
+
+/// A table of rows, each cell of which is filled from left to right.
+pub(super) fn table<'a>(ui: &'a mut egui::Ui, id: &str) -> egui_extras::TableBuilder<'a> {
+    let cells = egui::Layout::left_to_right(egui::Align::Center);
+    egui_extras::TableBuilder::new(ui).id_salt(id).striped(true).cell_layout(cells)
+}
+
+/// How high the rows of tables are.
+pub(super) const ROW: f32 = 20.0;
