@@ -23,10 +23,12 @@ mod extract;
 mod fault;
 mod formats;
 mod gpu;
+mod image;
 #[cfg(feature = "inspector")]
 pub mod inspector;
 mod kernel;
 mod memory;
+pub mod nn;
 mod pipelines;
 mod plan;
 mod plugin;
@@ -54,7 +56,11 @@ pub use anywhere::{AnywherePlugins, has_adapter, has_display};
 pub use diagnostics::{TensorDiagnostics, TensorFigures};
 pub use error::{KernelError, MemoryHolder, OpError, OperandInfo, ReadError, RunError, SourcePlace, TensorError};
 pub use fault::TensorFault;
-pub use formats::{FormatError, SafetensorsFile, TensorFiles, TensorsLoaded, TensorsSaved, save_npy, save_safetensors};
+pub use formats::{
+    FormatError, LoadWeights, SafetensorsFile, TensorFiles, TensorWeights, TensorsLoaded, TensorsSaved, UploadSettings,
+    WeightsError, WeightsProgress, WeightsReady, save_npy, save_safetensors,
+};
+pub use image::{ImageCrop, ImageError, ImageLayout, ImagePixels, ImageSettings, PixelsImage, pixels_image, pixels_of};
 #[cfg(feature = "inspector")]
 pub use inspector::TensorInspectorPlugin;
 pub use kernel::custom::{

@@ -12,8 +12,11 @@ use crate::cpu::CpuExecutor;
 use crate::diagnostics::TensorDiagnostics;
 use crate::extract::{Extracted, OutgoingParts, extract_recordings, hand_over_recordings};
 use crate::fault::{self, FaultReceiver, FaultSender, log_fault, trigger_faults};
-use crate::formats::{FileChannel, deliver_files};
+use crate::formats::{
+    FileChannel, SafetensorsLoader, TensorWeights, UploadSettings, begin_arrivals, deliver_files, place_weights,
+};
 use crate::gpu::{GpuSettings, create_executor, run_batches};
+use crate::image::{ImageKernels, OutgoingCopies, extract_copies, read_images, write_images};
 use crate::kernel::custom::{TensorKernels, reload_kernels};
 use crate::memory::{MemorySettings, NewsReceiver, NewsSender, OutgoingRequests, trigger_news};
 use crate::pipelines::TensorPipelines;
@@ -98,7 +101,7 @@ impl Plugin for TensorComputePlugin {
         let (sender, receiver) = crossbeam_channel::unbounded();
         let (news_sender, news_receiver) = crossbeam_channel::unbounded();
         let diagnostics = TensorDiagnostics::new(self.debug, self.timings);
-        app.add_plugins((crate::tensor::plugin, crate::memory::plugin))
+        app.add_plugins((crate::tensor::plugin, crate::memory::plugin, crate::image::plugin))
             .init_resource::<FrameRecordings>()
             .init_resource::<OutgoingParts>()
             .init_resource::<OutgoingRequests>()
@@ -125,11 +128,17 @@ impl Plugin for TensorComputePlugin {
                     .chain()
                     .in_set(TensorSystems::Deliver),
             )
+            .init_resource::<UploadSettings>()
+            .add_systems(PostUpdate, (begin_arrivals, place_weights).chain())
             .add_systems(Last, hand_over_recordings.in_set(TensorSystems::Submit))
             .add_plugins((crate::diagnostic_paths::plugin, crate::report::plugin));
     }
 
     fn finish(&self, app: &mut App) {
+        // Only here: the asset server may be added after this plugin, or not at all.
+        if app.world().contains_resource::<AssetServer>() {
+            app.init_asset::<TensorWeights>().register_asset_loader(SafetensorsLoader);
+        }
         if app.world().contains_resource::<RenderDevice>() {
             self.join_renderer(app);
         }
@@ -185,8 +194,13 @@ impl TensorComputePlugin {
             .insert_resource(diagnostics)
             .insert_resource(pipelines)
             .add_systems(RenderStartup, create_executor)
-            .add_systems(ExtractSchedule, extract_recordings)
-            .add_systems(Render, run_batches.in_set(RenderSystems::PrepareResources));
+            .init_resource::<OutgoingCopies>()
+            .init_resource::<ImageKernels>()
+            .add_systems(ExtractSchedule, (extract_recordings, extract_copies))
+            .add_systems(
+                Render,
+                (read_images, run_batches, write_images).chain().in_set(RenderSystems::PrepareResources),
+            );
     }
 }
 

@@ -196,7 +196,10 @@ fn without_recovery_work_moves_to_the_cpu_if_allowed() {
     for receiver in &receivers {
         match rig.wait(receiver) {
             Ok(data) => assert_eq!(data.to_f32(), [2.0, 3.0, 4.0]),
-            Err(error) => assert_eq!(error, ReadError::DeviceLost),
+            // The device refuses what comes after its end, or never answers what came before.
+            Err(error) => {
+                assert!(matches!(error, ReadError::DeviceLost | ReadError::Failed(RunError::Device(_))), "{error}");
+            }
         }
     }
     assert!(rig.app.world().resource::<TensorSupport>().reason.contains("lost"));

@@ -8,10 +8,15 @@ mod custom_kernels;
 mod debug_mode;
 mod device_loss;
 mod diagnostics;
+mod encoders;
 mod fusion;
+mod image_tensor;
 #[cfg(feature = "inspector")]
 mod inspector;
 mod lifecycle;
+mod loading;
+mod multimodal;
+mod nn;
 mod op_errors;
 mod op_invariants;
 mod parity;

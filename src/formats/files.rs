@@ -137,7 +137,7 @@ pub(crate) fn deliver_files(channel: Res<FileChannel>, mut commands: Commands) {
 }
 
 /// Replaces the model's tensor of that name, or spawns one.
-fn place(world: &mut World, model: Entity, name: String, tensor: Tensor) -> Entity {
+pub(super) fn place(world: &mut World, model: Entity, name: String, tensor: Tensor) -> Entity {
     match world.resource::<TensorNames>().find(model, &name) {
         Ok(entity) => {
             world.entity_mut(entity).insert(tensor);

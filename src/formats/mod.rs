@@ -1,13 +1,20 @@
 //! Tensors in files.
 
+mod asset;
 mod files;
+mod header;
 mod npy;
 mod replace;
 mod safetensors;
+mod upload;
 
 pub use self::safetensors::{FormatError, SafetensorsFile, save_safetensors};
+pub use asset::TensorWeights;
 pub use files::{TensorFiles, TensorsLoaded, TensorsSaved};
 pub use npy::save_npy;
+pub use upload::{LoadWeights, UploadSettings, WeightsError, WeightsProgress, WeightsReady};
 
+pub(crate) use asset::SafetensorsLoader;
 pub(crate) use files::{FileChannel, deliver_files};
 pub(crate) use replace::{replace_file, replace_with};
+pub(crate) use upload::{begin_arrivals, place_weights};

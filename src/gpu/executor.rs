@@ -369,6 +369,23 @@ impl GpuExecutor {
         Ok(fills(make))
     }
 
+    /// The device that work runs on.
+    pub(crate) fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// The buffer of a storage that is about to be used outside of any batch; `None` while there is no room, and when something went wrong, which is
+    /// reported.
+    pub(crate) fn hold(&mut self, storage: &Arc<Storage>) -> Option<Arc<DeviceBuffer>> {
+        match self.synchronize(storage, SyncDirection::ToDevice) {
+            Ok(_) => storage.device(self.gpu.generation),
+            Err(error) => {
+                self.report(error);
+                None
+            }
+        }
+    }
+
     /// Carries out a request about memory. What goes wrong is reported.
     fn serve(&mut self, request: MemoryRequest) -> Outcome {
         let result = match &request {

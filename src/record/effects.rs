@@ -150,6 +150,19 @@ impl TensorCommands<'_, '_> {
         Ok(receiver)
     }
 
+    /// Writes host data into a tensor of its shape and type that no entity shows; its backend must be decided.
+    #[track_caller]
+    pub(crate) fn write_tensor(&mut self, tensor: &Tensor, data: &TensorData) -> Result<(), OpError> {
+        let (storage, layout) = (tensor.storage(), tensor.layout().clone());
+        debug_assert!(data.shape() == tensor.shape() && data.dtype() == tensor.dtype());
+        let backend = storage.home(self.support.backend);
+        let part = self.begin(backend, "write", Location::caller());
+        let slot = part.slot(storage);
+        let node = part.host(data.words().clone(), layout.shape.clone(), data.dtype());
+        part.store(node, slot, layout);
+        Ok(())
+    }
+
     /// Looks a tensor up to write it.
     fn target(
         &mut self,

@@ -5,7 +5,7 @@ use core::panic::Location;
 use super::graph::BinaryOp;
 use super::{Arg, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
-use crate::tensor::{DType, Shape};
+use crate::tensor::{DType, Shape, pack};
 
 /// Made values.
 impl TensorCommands<'_, '_> {
@@ -17,6 +17,17 @@ impl TensorCommands<'_, '_> {
         let backend = self.support.backend;
         let node = self.begin(backend, OP, Location::caller()).full(value, &shape.into(), dtype);
         self.sized(OP, backend, node)
+    }
+
+    /// Numbers that are part of the structure, on the backend of a value they are to meet.
+    pub(crate) fn constant_like(
+        &mut self,
+        like: TensorValue,
+        values: &[f32],
+        shape: impl Into<Shape>,
+    ) -> Result<TensorValue, OpError> {
+        let node = self.recording.0.part(like.backend).constant(pack(values), shape.into(), DType::F32);
+        Ok(self.value(like.backend, node))
     }
 
     /// `start`, `start + step`, …: `count` numbers.

@@ -83,6 +83,17 @@ impl TensorData {
         &bytemuck::cast_slice(&self.words)[..self.dtype.bytes(self.shape.elements())]
     }
 
+    /// Rows of the first axis, a copy. They must begin with a whole word, and end with one unless they are the last.
+    pub(crate) fn rows(&self, rows: core::ops::Range<usize>) -> Self {
+        let mut shape = self.shape.clone();
+        let row = shape.elements() / shape.first().copied().unwrap_or(1).max(1);
+        if let Some(count) = shape.dims_mut().first_mut() {
+            *count = rows.len();
+        }
+        let words = self.dtype.words(rows.start * row)..self.dtype.words(rows.end * row);
+        Self { dtype: self.dtype, shape, words: self.words[words].into() }
+    }
+
     pub(crate) fn words(&self) -> &Arc<[u32]> {
         &self.words
     }

@@ -249,6 +249,14 @@ impl Tensor {
     }
 }
 
+impl Tensor {
+    /// Memory of any type for content that is to be written yet, zero bits until then.
+    pub(crate) fn blank(dtype: DType, shape: Shape) -> Self {
+        let storage = Storage::new(dtype, shape.elements(), Initial::Zeros);
+        Self { layout: Layout::contiguous(shape), storage }
+    }
+}
+
 impl From<TensorData> for Tensor {
     fn from(data: TensorData) -> Self {
         let storage = Storage::new(data.dtype(), data.shape().elements(), Initial::Data(data.words().clone()));

@@ -139,6 +139,11 @@ impl TensorModels<'_, '_> {
         self.names.find(model, name)
     }
 
+    /// Every model's tensors by name.
+    pub(crate) fn names(&self) -> &TensorNames {
+        &self.names
+    }
+
     /// Gives model `to` a tensor of the same name on the same storage: no bytes are added, both see each other's writes, and the storage
     /// lives until the last owner is gone.
     pub fn share(&mut self, from: Entity, name: &str, to: Entity) -> Result<Entity, ShareError> {

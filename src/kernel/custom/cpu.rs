@@ -80,7 +80,7 @@ cpu_elements! {
 pub(crate) struct CpuElementFunction {
     pub arguments: &'static [Class],
     pub result: Class,
-    apply: Arc<dyn Fn(&[&[u32]], &mut [u32]) + Send + Sync>,
+    apply: Arc<ApplyElements>,
 }
 
 impl CpuElementFunction {
@@ -100,7 +100,13 @@ impl CpuElementFunction {
 
 /// The CPU function of a kernel.
 #[derive(Clone)]
-pub(super) struct CpuFunction(pub Arc<dyn Fn(&mut CpuKernelCall) -> Result<(), BevyError> + Send + Sync>);
+pub(super) struct CpuFunction(pub Arc<RunCall>);
+
+/// A kernel's whole work on the CPU.
+type RunCall = dyn Fn(&mut CpuKernelCall) -> Result<(), BevyError> + Send + Sync;
+
+/// An elementwise function over columns of its arguments' words.
+type ApplyElements = dyn Fn(&[&[u32]], &mut [u32]) + Send + Sync;
 
 /// What the CPU function of a kernel works on: the same inputs, outputs and params, by their order and names.
 pub struct CpuKernelCall<'a> {

@@ -1,0 +1,117 @@
+//! The camera: WASD and the right mouse button, a slow sway while nobody steers, and the backdrop behind everything.
+
+use bevy::asset::RenderAssetUsages;
+use bevy::input::mouse::AccumulatedMouseMotion;
+use bevy::prelude::*;
+use bevy::render::render_resource::{Extent3d, TextureDimension, TextureFormat};
+use bevy_egui::input::egui_wants_any_keyboard_input;
+use bevy_egui::{EguiContext, PrimaryEguiContext};
+
+use super::flat::Flat;
+
+/// Where the camera starts and returns to.
+pub const HOME: Vec3 = Vec3::new(0.0, 0.15, 9.6);
+
+/// How far it may fly from home.
+const LEASH: f32 = 14.0;
+
+/// The camera that the window shows.
+#[derive(Component, Default)]
+pub struct MainCamera {
+    yaw: f32,
+    pitch: f32,
+    /// Whether somebody has steered.
+    pub steered: bool,
+}
+
+pub fn plugin(app: &mut App) {
+    app.add_systems(Startup, spawn_camera)
+        .add_systems(Update, (look, fly.run_if(not(egui_wants_any_keyboard_input)), sway));
+}
+
+fn spawn_camera(
+    mut commands: Commands,
+    mut meshes: ResMut<Assets<Mesh>>,
+    mut materials: ResMut<Assets<Flat>>,
+    mut images: ResMut<Assets<Image>>,
+) {
+    let image = images.add(backdrop_image());
+    let backdrop = Flat { tint: LinearRgba::WHITE, image, mode: AlphaMode::Opaque };
+    commands.spawn((
+        MainCamera::default(),
+        // Else egui takes whichever camera it meets first.
+        (EguiContext::default(), PrimaryEguiContext),
+        Camera3d::default(),
+        bevy::core_pipeline::tonemapping::Tonemapping::None,
+        Msaa::Off,
+        Projection::from(PerspectiveProjection { fov: 0.8, ..default() }),
+        Transform::from_translation(HOME),
+        children![(
+            Mesh3d(meshes.add(Rectangle::new(110.0, 62.0))),
+            MeshMaterial3d(materials.add(backdrop)),
+            Transform::from_xyz(0.0, 0.0, -60.0),
+        )],
+    ));
+}
+
+/// A soft light behind the wall that fades into night.
+fn backdrop_image() -> Image {
+    const SIZE: (usize, usize) = (256, 144);
+    let mut data = Vec::with_capacity(SIZE.0 * SIZE.1 * 4);
+    for y in 0..SIZE.1 {
+        for x in 0..SIZE.0 {
+            let (u, v) = (x as f32 / SIZE.0 as f32 - 0.5, y as f32 / SIZE.1 as f32 - 0.5);
+            let glow = |at: Vec2, size: f32| (-((Vec2::new(u * 1.78, v) - at).length() / size).powi(2)).exp();
+            let (violet, blue) = (glow(Vec2::new(-0.38, -0.12), 0.5), glow(Vec2::new(0.42, 0.1), 0.55));
+            // A little noise keeps the dark slopes from banding.
+            let noise = ((x * 7919 + y * 104_729) % 97) as f32 / 97.0 * 0.006;
+            let colour = Vec3::new(0.022, 0.026, 0.055)
+                + violet * Vec3::new(0.105, 0.045, 0.16)
+                + blue * Vec3::new(0.02, 0.08, 0.15)
+                + noise;
+            data.extend(colour.to_array().map(|c| (c.clamp(0.0, 1.0) * 255.0) as u8));
+            data.push(255);
+        }
+    }
+    let size = Extent3d { width: SIZE.0 as u32, height: SIZE.1 as u32, depth_or_array_layers: 1 };
+    Image::new(size, TextureDimension::D2, data, TextureFormat::Rgba8UnormSrgb, RenderAssetUsages::RENDER_WORLD)
+}
+
+fn look(
+    buttons: Res<ButtonInput<MouseButton>>,
+    motion: Res<AccumulatedMouseMotion>,
+    mut camera: Single<(&mut Transform, &mut MainCamera)>,
+) {
+    if buttons.pressed(MouseButton::Right) && motion.delta != Vec2::ZERO {
+        let (transform, camera) = &mut *camera;
+        camera.steered = true;
+        camera.yaw = (camera.yaw - motion.delta.x * 0.003).clamp(-1.4, 1.4);
+        camera.pitch = (camera.pitch - motion.delta.y * 0.003).clamp(-1.0, 1.0);
+        transform.rotation = Quat::from_euler(EulerRot::YXZ, camera.yaw, camera.pitch, 0.0);
+    }
+}
+
+fn fly(keys: Res<ButtonInput<KeyCode>>, time: Res<Time>, mut camera: Single<(&mut Transform, &mut MainCamera)>) {
+    let axis = |plus, minus| f32::from(keys.pressed(plus)) - f32::from(keys.pressed(minus));
+    let wish = Vec3::new(
+        axis(KeyCode::KeyD, KeyCode::KeyA),
+        axis(KeyCode::KeyE, KeyCode::KeyQ),
+        axis(KeyCode::KeyS, KeyCode::KeyW),
+    );
+    if wish != Vec3::ZERO {
+        let (transform, camera) = &mut *camera;
+        camera.steered = true;
+        let step = transform.rotation * wish.normalize() * 5.0 * time.delta_secs();
+        transform.translation = HOME + (transform.translation + step - HOME).clamp_length_max(LEASH);
+    }
+}
+
+/// Until somebody steers, the camera breathes.
+fn sway(time: Res<Time>, mut camera: Single<(&mut Transform, &MainCamera)>) {
+    let (transform, camera) = &mut *camera;
+    if !camera.steered {
+        let t = time.elapsed_secs() * 0.35;
+        transform.translation = HOME + Vec3::new(t.sin() * 0.35, (t * 0.7).cos() * 0.12, 0.0);
+        transform.look_at(Vec3::new(0.0, 0.15, 0.0), Vec3::Y);
+    }
+}

@@ -1,0 +1,102 @@
+//! "What does the camera see": a second camera with the same view renders into a small image, whose pixels are a tensor that the vision encoder looks at
+//! every half second.
+
+use bevy::camera::RenderTarget;
+use bevy::prelude::*;
+use bevy::render::render_resource::{TextureFormat, TextureUsages};
+use bevy_tensor_compute::ImagePixels;
+use bevy_tensor_compute::prelude::*;
+
+use super::camera::MainCamera;
+use crate::engine::models::Models;
+use crate::engine::search::{PictureSearch, Pixels};
+
+/// Side of the image.
+const SIDE: u32 = 224;
+
+/// Seconds between looks.
+const PAUSE: f32 = 0.5;
+
+/// The name of what is seen, among the pictures that are looked at.
+pub const VIEW: &str = "the view";
+
+/// Whether the camera looks.
+#[derive(Resource, Default)]
+pub struct Eye {
+    pub open: bool,
+    since: f32,
+}
+
+/// The camera that renders what is looked at.
+#[derive(Component)]
+struct EyeCamera;
+
+/// The pixels of what it renders.
+#[derive(Component)]
+struct View;
+
+pub fn plugin(app: &mut App) {
+    app.init_resource::<Eye>().add_systems(Update, (open_eye, follow, look).chain());
+}
+
+/// The first time somebody wants to know, there is no camera yet.
+fn open_eye(
+    eye: Res<Eye>,
+    cameras: Query<(), With<EyeCamera>>,
+    models: Res<Models>,
+    mut images: ResMut<Assets<Image>>,
+    mut commands: Commands,
+) {
+    if !eye.open || !cameras.is_empty() {
+        return;
+    }
+    let mut image = Image::new_target_texture(SIDE, SIDE, TextureFormat::Rgba8UnormSrgb, None);
+    // On the CPU backend it has to come to the host.
+    image.texture_descriptor.usage |= TextureUsages::COPY_SRC;
+    let image = images.add(image);
+    commands.spawn((
+        EyeCamera,
+        Camera3d::default(),
+        Camera { order: -1, ..default() },
+        RenderTarget::Image(image.clone().into()),
+        bevy::core_pipeline::tonemapping::Tonemapping::None,
+        Msaa::Off,
+        Projection::from(PerspectiveProjection { fov: 0.5, ..default() }),
+        Transform::default(),
+    ));
+    commands.spawn((View, Name::new("view"), ImagePixels { image, live: false }, TensorOf(models.vision)));
+}
+
+/// The same place and direction as the window's camera; active only while somebody wants to know.
+fn follow(
+    eye: Res<Eye>,
+    main: Single<&Transform, (With<MainCamera>, Without<EyeCamera>)>,
+    mut camera: Single<(&mut Transform, &mut Camera), With<EyeCamera>>,
+) {
+    let (transform, camera) = &mut *camera;
+    if camera.is_active != eye.open {
+        camera.is_active = eye.open;
+    }
+    **transform = **main;
+}
+
+/// Looks anew when the last look has been answered.
+#[expect(clippy::type_complexity, reason = "a system's query")]
+fn look(
+    mut eye: ResMut<Eye>,
+    mut search: ResMut<PictureSearch>,
+    time: Res<Time>,
+    mut view: Single<(Entity, &mut ImagePixels), (With<View>, With<Tensor>)>,
+) {
+    if !eye.open {
+        return;
+    }
+    eye.since += time.delta_secs();
+    if eye.since < PAUSE || !search.is_idle() {
+        return;
+    }
+    eye.since = 0.0;
+    let (tensor, pixels) = &mut *view;
+    pixels.set_changed();
+    search.wanted = Some((VIEW.to_owned(), Pixels::Tensor(*tensor)));
+}

@@ -1,0 +1,269 @@
+//! The search box, the list of the best, names under the tiles, and how far the models are.
+
+use std::time::Instant;
+
+use bevy::prelude::*;
+use bevy_egui::egui::{self, Align2, Color32, CornerRadius, FontId, Margin, RichText, Stroke, vec2};
+use bevy_egui::{EguiContexts, EguiPrimaryContextPass};
+use bevy_tensor_compute::WeightsProgress;
+use bevy_tensor_compute::prelude::*;
+
+use super::camera::MainCamera;
+use super::eye::{Eye, VIEW};
+use super::gallery::Tile;
+use crate::engine::library::Library;
+use crate::engine::models::ModelsReady;
+use crate::engine::search::{PictureRanked, TextRanked, TextSearch, best};
+use crate::options::checked;
+
+/// Searched for in turns until somebody types.
+const SAMPLES: [&str; 6] = [
+    "something to drink",
+    "fast vehicle",
+    "it is raining",
+    "a musical instrument",
+    "an animal that lives in the ocean",
+    "a fruit",
+];
+
+/// Seconds that each sample stays.
+const STAY: f32 = 6.0;
+
+const ACCENT: Color32 = Color32::from_rgb(255, 206, 120);
+const TEXT: Color32 = Color32::from_rgb(226, 230, 245);
+const FAINT: Color32 = Color32::from_rgb(140, 148, 178);
+const GLASS: Color32 = Color32::from_rgba_premultiplied(13, 15, 28, 214);
+
+/// What is typed, and what came of it.
+#[derive(Resource)]
+pub struct SearchBox {
+    text: String,
+    /// Whether a person has typed, or the command line did.
+    typed: bool,
+    sample: usize,
+    next_sample: f32,
+    note: Option<String>,
+    ms: Option<f64>,
+    start: Instant,
+    first_result: Option<f64>,
+    captions: Vec<(usize, f32)>,
+    /// What the captions are of.
+    seen: String,
+}
+
+impl SearchBox {
+    pub fn new(query: Option<String>, start: Instant) -> Self {
+        Self {
+            typed: query.is_some(),
+            text: query.unwrap_or_default(),
+            sample: 0,
+            next_sample: 0.0,
+            note: None,
+            ms: None,
+            start,
+            first_result: None,
+            captions: Vec::new(),
+            seen: String::new(),
+        }
+    }
+}
+
+/// Bytes of weights that are there, by model.
+#[derive(Resource, Default)]
+struct Progress(bevy::platform::collections::HashMap<Entity, (u64, u64)>);
+
+pub fn plugin(app: &mut App) {
+    app.init_resource::<Progress>()
+        .add_observer(|event: On<WeightsProgress>, mut progress: ResMut<Progress>| {
+            progress.0.insert(event.entity, (event.done, event.total));
+        })
+        .add_systems(Update, (hear, play_samples))
+        .add_systems(EguiPrimaryContextPass, (show_names, show_search, show_best, show_foot).chain());
+}
+
+/// Notes what answers cost.
+fn hear(
+    mut texts: MessageReader<TextRanked>,
+    mut pictures: MessageReader<PictureRanked>,
+    mut search: ResMut<SearchBox>,
+) {
+    for answer in texts.read() {
+        search.note = match &answer.scores {
+            Ok(_) if answer.truncated => Some("only the first 256 tokens are read".to_owned()),
+            Ok(_) => None,
+            Err(error) => Some(error.clone()),
+        };
+        search.ms = answer.scores.is_ok().then_some(answer.ms);
+        let first = search.start.elapsed().as_secs_f64();
+        if search.first_result.is_none() {
+            info!("first result {first:.2} s after the start");
+        }
+        search.first_result.get_or_insert(first);
+    }
+    for answer in pictures.read() {
+        if let Ok(scores) = &answer.scores {
+            (search.captions, search.seen) = (best(scores, 4), answer.name.clone());
+        }
+    }
+}
+
+/// Shows what can be typed, until somebody does.
+fn play_samples(
+    time: Res<Time>,
+    ready: Res<ModelsReady>,
+    mut search_box: ResMut<SearchBox>,
+    mut search: ResMut<TextSearch>,
+) {
+    if search_box.typed || !ready.text || time.elapsed_secs() < search_box.next_sample {
+        return;
+    }
+    search_box.next_sample = time.elapsed_secs() + STAY;
+    let sample = SAMPLES[search_box.sample % SAMPLES.len()];
+    search_box.sample += 1;
+    search_box.text = sample.to_owned();
+    search.wanted = Some(sample.to_owned());
+}
+
+fn glass() -> egui::Frame {
+    egui::Frame::new()
+        .fill(GLASS)
+        .stroke(Stroke::new(1.0, Color32::from_rgba_premultiplied(60, 66, 96, 120)))
+        .corner_radius(CornerRadius::same(14))
+        .inner_margin(Margin::symmetric(16, 10))
+}
+
+fn show_search(
+    mut contexts: EguiContexts,
+    mut search_box: ResMut<SearchBox>,
+    mut search: ResMut<TextSearch>,
+    mut eye: ResMut<Eye>,
+    ready: Res<ModelsReady>,
+    progress: Res<Progress>,
+) -> Result {
+    let context = contexts.ctx_mut()?;
+    let width = (context.content_rect().width() - 48.0).clamp(220.0, 560.0);
+    egui::Area::new("search".into()).anchor(Align2::CENTER_TOP, vec2(0.0, 22.0)).show(context, |ui| {
+        glass().show(ui, |ui| {
+            ui.set_width(width);
+            ui.horizontal(|ui| {
+                let size = vec2(width - 92.0, 30.0);
+                let edit = egui::TextEdit::singleline(&mut search_box.text)
+                    .font(FontId::proportional(22.0))
+                    .text_color(TEXT)
+                    .hint_text("search the pictures by words")
+                    .frame(egui::Frame::NONE);
+                let response = ui.add_sized(size, edit);
+                if response.gained_focus() && !search_box.typed {
+                    search_box.text.clear();
+                    search_box.typed = true;
+                }
+                if response.changed() {
+                    search_box.typed = true;
+                    match checked(search_box.text.clone()) {
+                        Ok(text) => search.wanted = Some(text),
+                        Err(message) => search_box.note = Some(message),
+                    }
+                }
+                let label = RichText::new("camera").size(14.0).color(if eye.open { ACCENT } else { FAINT });
+                if ui.selectable_label(eye.open, label).on_hover_text("what does the camera see?").clicked() {
+                    eye.open = !eye.open;
+                }
+            });
+            let (done, total) = progress.0.values().fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
+            if !ready.text || !ready.vision {
+                let part = if total == 0 { 0.0 } else { done as f32 / total as f32 };
+                let bar = egui::ProgressBar::new(part).desired_height(4.0).fill(ACCENT);
+                ui.add(bar);
+            }
+            if let Some(note) = &search_box.note {
+                ui.label(RichText::new(note).size(13.0).color(ACCENT));
+            }
+        });
+    });
+    Ok(())
+}
+
+fn show_best(
+    mut contexts: EguiContexts,
+    search_box: Res<SearchBox>,
+    library: Res<Library>,
+    tiles: Query<&Tile>,
+    eye: Res<Eye>,
+) -> Result {
+    let context = contexts.ctx_mut()?;
+    let mut best: Vec<_> = tiles.iter().filter_map(|tile| Some((tile.rank?, tile))).collect();
+    best.sort_by_key(|(rank, _)| *rank);
+    // On a narrow window the names under the tiles are enough.
+    if !best.is_empty() && context.content_rect().width() > 900.0 {
+        egui::Area::new("best".into()).anchor(Align2::RIGHT_TOP, vec2(-22.0, 22.0)).show(context, |ui| {
+            glass().show(ui, |ui| {
+                ui.set_width(190.0);
+                for (rank, tile) in &best {
+                    let colour = if *rank == 0 { ACCENT } else { TEXT };
+                    ui.horizontal(|ui| {
+                        ui.label(RichText::new(&library.gallery[tile.index].name).size(14.0).color(colour));
+                        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+                            ui.label(RichText::new(format!("{:.2}", tile.score)).size(13.0).color(FAINT));
+                        });
+                    });
+                }
+                if let Some(ms) = search_box.ms {
+                    ui.label(RichText::new(format!("found in {ms:.0} ms")).size(12.0).color(FAINT));
+                }
+            });
+        });
+    }
+    let of_view = search_box.seen == VIEW;
+    if !search_box.captions.is_empty() && (eye.open || !of_view) {
+        egui::Area::new("captions".into()).anchor(Align2::LEFT_TOP, vec2(22.0, 22.0)).show(context, |ui| {
+            glass().show(ui, |ui| {
+                ui.set_width(210.0);
+                let title = if of_view { "the camera sees" } else { search_box.seen.as_str() };
+                ui.label(RichText::new(title).size(12.0).color(FAINT));
+                for (i, score) in &search_box.captions {
+                    ui.horizontal(|ui| {
+                        ui.label(RichText::new(&library.captions[*i]).size(14.0).color(TEXT));
+                        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+                            ui.label(RichText::new(format!("{score:.2}")).size(13.0).color(FAINT));
+                        });
+                    });
+                }
+            });
+        });
+    }
+    Ok(())
+}
+
+/// The names of the tiles in front, under them.
+fn show_names(
+    mut contexts: EguiContexts,
+    camera: Single<(&Camera, &GlobalTransform), With<MainCamera>>,
+    tiles: Query<(&Tile, &GlobalTransform)>,
+    library: Res<Library>,
+) -> Result {
+    let painter = contexts.ctx_mut()?.layer_painter(egui::LayerId::background());
+    let (camera, view) = *camera;
+    for (tile, place) in &tiles {
+        let Some(rank) = tile.rank else { continue };
+        let below = place.translation() - Vec3::Y * place.scale().y * 0.52;
+        let Ok(at) = camera.world_to_viewport(view, below) else { continue };
+        let (size, colour) = if rank == 0 { (19.0, ACCENT) } else { (15.0, TEXT) };
+        let (at, name) = (egui::pos2(at.x, at.y), &library.gallery[tile.index].name);
+        let font = FontId::proportional(size);
+        painter.text(at + vec2(1.0, 1.5), Align2::CENTER_TOP, name, font.clone(), Color32::from_black_alpha(200));
+        painter.text(at, Align2::CENTER_TOP, name, font, colour);
+    }
+    Ok(())
+}
+
+fn show_foot(mut contexts: EguiContexts, support: Res<TensorSupport>) -> Result {
+    let context = contexts.ctx_mut()?;
+    let rect = context.content_rect();
+    let painter = context.layer_painter(egui::LayerId::background());
+    let font = FontId::proportional(12.5);
+    let keys = "WASD, Q, E and right mouse to fly   ·   F12 inspector";
+    painter.text(rect.left_bottom() + vec2(24.0, -16.0), Align2::LEFT_BOTTOM, keys, font.clone(), FAINT);
+    let backend = format!("tensors on the {}", support.backend);
+    painter.text(rect.right_bottom() + vec2(-24.0, -16.0), Align2::RIGHT_BOTTOM, backend, font, FAINT);
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! The header of a safetensors file, and how the bytes that it speaks of become host data.
+
+use core::fmt;
+use std::io::Read;
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+
+use super::safetensors::{FormatError, io_error};
+use crate::error::TensorError;
+use crate::tensor::{DType, Shape, TensorData, pack};
+
+/// The longest header that is read; the format's own limit.
+const MAX_HEADER: u64 = 100_000_000;
+
+/// Bytes before the header: its length.
+const LENGTH: u64 = 8;
+
+/// A header that fits its file.
+#[derive(Debug)]
+pub(super) struct Header {
+    content: Metadata,
+    /// Where the tensors' bytes begin.
+    start: u64,
+}
+
+/// One tensor of a file.
+#[derive(Debug)]
+pub(super) struct Entry {
+    stored: Dtype,
+    /// What the bytes are blocks of, for quantised tensors.
+    quantized: Option<DType>,
+    shape: Shape,
+    elements: usize,
+    /// Where its bytes begin and end in the file.
+    pub from: u64,
+    pub to: u64,
+}
+
+impl Header {
+    /// Reads the header of a file of `has` bytes and checks it against that. No more is allocated than the header takes.
+    pub(super) fn read(path: &Path, file: &mut impl Read, has: u64) -> Result<Self, FormatError> {
+        let io = io_error(path);
+        let length = |needs: u64| FormatError::Length { path: path.to_owned(), needs, has };
+        let header = |reason: String| FormatError::Header { path: path.to_owned(), reason };
+        if has < LENGTH {
+            return Err(length(LENGTH));
+        }
+        let mut size = [0; LENGTH as usize];
+        file.read_exact(&mut size).map_err(&io)?;
+        let size = u64::from_le_bytes(size);
+        if size > MAX_HEADER {
+            return Err(header(format!("a header of {size} bytes is too long")));
+        }
+        let start = LENGTH + size;
+        if start > has {
+            return Err(length(start));
+        }
+        let mut text = vec![0; size as usize];
+        file.read_exact(&mut text).map_err(&io)?;
+        // Deserialising also checks that offsets follow each other and fit the shapes.
+        let content: Metadata = serde_json::from_slice(&text).map_err(|error| header(error.to_string()))?;
+        let needs = start.checked_add(content.data_len() as u64).ok_or_else(|| length(u64::MAX))?;
+        if needs != has {
+            return Err(length(needs));
+        }
+        Ok(Self { content, start })
+    }
+
+    /// The tensors' names, in the order of their bytes.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.content.offset_keys()
+    }
+
+    /// What the file says about itself beside its tensors.
+    pub(super) fn metadata(&self, key: &str) -> Option<&str> {
+        self.content.metadata().as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// A tensor's place, type and shape.
+    pub(super) fn entry(&self, path: &Path, name: &str) -> Result<Entry, FormatError> {
+        let not_found = || FormatError::NotFound { path: path.to_owned(), name: name.to_owned() };
+        let &TensorInfo { dtype: stored, ref shape, data_offsets: (from, to) } =
+            self.content.info(name).ok_or_else(not_found)?;
+        let (from, to) = (self.start + from as u64, self.start + to as u64);
+        let mut shape = Shape::new(shape.iter().copied());
+        let quantized = match self.metadata(&quantized_key(name)).filter(|_| stored == Dtype::U8) {
+            Some(said) => {
+                let found = DType::QUANTIZED.into_iter().find(|dtype| dtype.name() == said);
+                Some(found.ok_or_else(|| FormatError::Type { name: name.to_owned(), stored: said.to_owned() })?)
+            }
+            None => None,
+        };
+        if let Some(format) = quantized.and_then(DType::block_format) {
+            let bytes = format.gguf_bytes();
+            match shape.dims_mut().last_mut().filter(|last| last.is_multiple_of(bytes)) {
+                Some(last) => *last = *last / bytes * format.elements,
+                None => {
+                    let reason = format!("the rows of \"{name}\" are not whole blocks of {bytes} bytes");
+                    return Err(FormatError::Header { path: path.to_owned(), reason });
+                }
+            }
+        }
+        let Some(elements) = shape.checked_elements().filter(|&n| n <= i32::MAX as usize) else {
+            let error = Box::new(TensorError::TooLarge { shape, dtype: DType::F32 });
+            return Err(FormatError::Tensor { name: name.to_owned(), error });
+        };
+        Ok(Entry { stored, quantized, shape, elements, from, to })
+    }
+}
+
+impl Entry {
+    /// The tensor, from its bytes.
+    pub(super) fn decode(self, name: &str, bytes: &[u8]) -> Result<TensorData, FormatError> {
+        match self.quantized {
+            Some(dtype) => TensorData::from_gguf_blocks(dtype, self.shape, bytes)
+                .map_err(|error| FormatError::Tensor { name: name.to_owned(), error: Box::new(error) }),
+            None => decode(name, self.stored, self.shape, self.elements, bytes),
+        }
+    }
+}
+
+/// A type's counterpart, where the bytes are the same.
+fn counterpart(dtype: Dtype) -> Option<DType> {
+    Some(match dtype {
+        Dtype::F32 => DType::F32,
+        Dtype::F16 => DType::F16,
+        Dtype::I32 => DType::I32,
+        Dtype::U32 => DType::U32,
+        Dtype::I8 => DType::I8,
+        Dtype::U8 => DType::U8,
+        Dtype::BOOL => DType::Bool,
+        _ => return None,
+    })
+}
+
+/// A type as the format names it.
+pub(super) fn stored_type(name: &str, dtype: DType) -> Result<Dtype, FormatError> {
+    let all = [Dtype::F32, Dtype::F16, Dtype::I32, Dtype::U32, Dtype::I8, Dtype::U8, Dtype::BOOL];
+    if dtype.is_quantized() {
+        return Ok(Dtype::U8);
+    }
+    all.into_iter()
+        .find(|&stored| counterpart(stored) == Some(dtype))
+        .ok_or_else(|| FormatError::Type { name: name.to_owned(), stored: dtype.to_string() })
+}
+
+/// The shape under which data stands in a file: its own, but bytes for quantised rows.
+pub(super) fn stored_shape(data: &TensorData) -> Shape {
+    let mut shape = data.shape().clone();
+    if let (Some(format), Some(last)) = (data.dtype().block_format(), shape.dims_mut().last_mut()) {
+        *last = *last / format.elements * format.gguf_bytes();
+    }
+    shape
+}
+
+/// Where the file's metadata says that a tensor is quantised.
+pub(super) fn quantized_key(name: &str) -> String {
+    format!("dtype.{name}")
+}
+
+fn decode(name: &str, stored: Dtype, shape: Shape, elements: usize, bytes: &[u8]) -> Result<TensorData, FormatError> {
+    let chunks = |size: usize| bytes.chunks_exact(size).take(elements);
+    let array = |chunk: &[u8]| -> [u8; 8] {
+        let mut array = [0; 8];
+        array[..chunk.len()].copy_from_slice(chunk);
+        array
+    };
+    let short = |chunk: &[u8]| u16::from_le_bytes([chunk[0], chunk[1]]);
+    let range =
+        |value: &dyn fmt::Display, dtype| FormatError::Range { name: name.to_owned(), value: value.to_string(), dtype };
+    if let Some(dtype) = counterpart(stored) {
+        let mut words = vec![0u32; dtype.words(elements)];
+        bytemuck::cast_slice_mut::<u32, u8>(&mut words)[..bytes.len()].copy_from_slice(bytes);
+        if dtype == DType::Bool {
+            // Any byte but 0 is true in a file; backends rely on 0 and 1.
+            bytemuck::cast_slice_mut::<u32, u8>(&mut words).iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+        }
+        return Ok(TensorData::from_words(dtype, shape, words.into()));
+    }
+    let (dtype, words) = match stored {
+        Dtype::BF16 => {
+            let values: Vec<f32> = chunks(2).map(|c| f32::from_bits(u32::from(short(c)) << 16)).collect();
+            (DType::F32, pack(&values))
+        }
+        Dtype::I16 => (DType::I32, pack(&chunks(2).map(|c| i32::from(short(c) as i16)).collect::<Vec<_>>())),
+        Dtype::U16 => (DType::I32, pack(&chunks(2).map(|c| i32::from(short(c))).collect::<Vec<_>>())),
+        Dtype::I64 => {
+            let narrow = |c: &[u8]| {
+                let value = i64::from_le_bytes(array(c));
+                i32::try_from(value).map_err(|_| range(&value, DType::I32))
+            };
+            (DType::I32, pack(&chunks(8).map(narrow).collect::<Result<Vec<_>, _>>()?))
+        }
+        Dtype::U64 => {
+            let narrow = |c: &[u8]| {
+                let value = u64::from_le_bytes(array(c));
+                u32::try_from(value).map_err(|_| range(&value, DType::U32))
+            };
+            (DType::U32, pack(&chunks(8).map(narrow).collect::<Result<Vec<_>, _>>()?))
+        }
+        other => return Err(FormatError::Type { name: name.to_owned(), stored: format!("{other:?}") }),
+    };
+    Ok(TensorData::from_words(dtype, shape, words))
+}

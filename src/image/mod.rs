@@ -1,0 +1,232 @@
+//! Images and tensors. In between are *pixels*: a tensor `[height, width, 4]` of `u8`, red to alpha, as screens show them (sRGB).
+//!
+//! [`ImagePixels`] makes such a tensor of an [`Image`], which may be a camera's render target, and [`PixelsImage`] shows one as an image; on the GPU backend
+//! neither leaves the device. [`TensorCommands::image_input`] makes a network's input of pixels, [`TensorCommands::image_pixels`] makes pixels of a network's
+//! output.
+
+mod device;
+mod pixels;
+
+use bevy::app::{App, PostUpdate};
+use bevy::ecs::schedule::IntoScheduleConfigs;
+use bevy::image::Image;
+use bevy::math::URect;
+use bevy::render::render_resource::TextureFormat;
+use thiserror::Error;
+
+pub use pixels::{ImagePixels, PixelsImage, pixels_image};
+
+pub(crate) use device::{ImageKernels, OutgoingCopies, extract_copies, read_images, write_images};
+
+use crate::error::{OpError, TensorError};
+use crate::record::{Axis, ResizeSettings, ResizeTo, TensorCommands, TensorOperand, TensorValue};
+use crate::tensor::{DType, TensorData};
+
+/// The part of an image that is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ImageCrop {
+    /// All of it.
+    #[default]
+    Whole,
+    /// The largest square in its middle.
+    Square,
+    /// These pixels.
+    Rect(URect),
+}
+
+/// The order of a network's axes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ImageLayout {
+    /// `[1, channels, height, width]`.
+    #[default]
+    Nchw,
+    /// `[1, height, width, channels]`.
+    Nhwc,
+}
+
+/// How pixels become a network's input of three channels, and back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ImageSettings {
+    /// What is used of the image; all by default.
+    pub crop: ImageCrop,
+    /// `[height, width]` to resize to, linearly and without skipping pixels; as it is by default.
+    pub size: Option<[usize; 2]>,
+    /// The order of axes; channels first by default.
+    pub layout: ImageLayout,
+    /// Subtracted from each channel, which goes from 0 to 1; 0 by default.
+    pub mean: [f32; 3],
+    /// Each channel is divided by it then; 1 by default.
+    pub deviation: [f32; 3],
+    /// What shows through where a pixel is transparent; white by default.
+    pub background: [f32; 3],
+}
+
+impl Default for ImageSettings {
+    fn default() -> Self {
+        Self {
+            crop: ImageCrop::Whole,
+            size: None,
+            layout: ImageLayout::Nchw,
+            mean: [0.0; 3],
+            deviation: [1.0; 3],
+            background: [1.0; 3],
+        }
+    }
+}
+
+/// An image that has no pixels to give.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum ImageError {
+    /// The image is not flat, or of a format without colours.
+    #[error("an image of {format:?}, {width} by {height}, cannot become pixels")]
+    Format {
+        /// The format.
+        format: TextureFormat,
+        /// Its width.
+        width: u32,
+        /// Its height.
+        height: u32,
+    },
+    /// Its data is only on the device.
+    #[error("the image's data is not in main memory (see RenderAssetUsages)")]
+    NoData,
+    /// Its data is only on the device, and may not be copied from there.
+    #[error("the image's data is only on the device; the CPU backend needs TextureUsages::COPY_SRC to read it")]
+    NoCopy,
+    /// A tensor that could not be made.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
+
+/// The pixels of an image whose data is in main memory.
+pub fn pixels_of(image: &Image) -> Result<TensorData, ImageError> {
+    let (width, height) = (image.width(), image.height());
+    let format = image.texture_descriptor.format;
+    let wrong = || ImageError::Format { format, width, height };
+    let data = image.data.as_ref().ok_or(ImageError::NoData)?;
+    let count = width as usize * height as usize * 4;
+    let shape = [height as usize, width as usize, 4];
+    let mut bytes = match format {
+        TextureFormat::Rgba8Unorm
+        | TextureFormat::Rgba8UnormSrgb
+        | TextureFormat::Bgra8Unorm
+        | TextureFormat::Bgra8UnormSrgb => data.get(..count).ok_or_else(wrong)?.to_vec(),
+        _ => {
+            let converted = image.convert(TextureFormat::Rgba8UnormSrgb).ok_or_else(wrong)?;
+            converted.data.and_then(|data| data.get(..count).map(<[u8]>::to_vec)).ok_or_else(wrong)?
+        }
+    };
+    red_first(format, &mut bytes);
+    Ok(TensorData::new(&bytes, shape)?)
+}
+
+/// Puts red before blue where the format has it the other way.
+fn red_first(format: TextureFormat, bytes: &mut [u8]) {
+    if matches!(format, TextureFormat::Bgra8Unorm | TextureFormat::Bgra8UnormSrgb) {
+        bytes.chunks_exact_mut(4).for_each(|pixel| pixel.swap(0, 2));
+    }
+}
+
+/// The main world's part; the render world's is in the plugin's schedule.
+pub(crate) fn plugin(app: &mut App) {
+    app.init_resource::<OutgoingCopies>()
+        .add_systems(PostUpdate, (pixels::land_pixels, pixels::copy_pixels, pixels::show_pixels).chain());
+}
+
+/// Images.
+impl TensorCommands<'_, '_> {
+    /// A network's input from pixels `[height, width, 4]` of `u8`: laid on the background, cropped, resized, normalised.
+    #[track_caller]
+    pub fn image_input(
+        &mut self,
+        pixels: impl Into<TensorOperand>,
+        settings: &ImageSettings,
+    ) -> Result<TensorValue, OpError> {
+        const OP: &str = "image_input";
+        let mut x = self.reshape_pixels(OP, pixels.into())?;
+        let shape = self.shape(x)?;
+        let (height, width) = (shape[0] as u32, shape[1] as u32);
+        let rect = match settings.crop {
+            ImageCrop::Whole => URect::new(0, 0, width, height),
+            ImageCrop::Square => {
+                let side = width.min(height);
+                let (left, top) = ((width - side) / 2, (height - side) / 2);
+                URect::new(left, top, left + side, top + side)
+            }
+            ImageCrop::Rect(rect) => rect,
+        };
+        if rect.is_empty() || rect.max.x > width || rect.max.y > height {
+            let reason = format!("{rect:?} is not a part of {width} by {height} pixels");
+            return Err(OpError::Argument { op: OP, reason });
+        }
+        x = self.slice(x, 0, rect.min.y as isize, rect.max.y as isize)?;
+        x = self.slice(x, 1, rect.min.x as isize, rect.max.x as isize)?;
+        let x = self.cast(x, DType::F32)?;
+        let x = self.mul(x, 1.0 / 255.0)?;
+        let (colour, alpha) = (self.slice(x, 2, 0, 3)?, self.slice(x, 2, 3, 4)?);
+        let background = self.constant_like(x, &settings.background, [1, 1, 3])?;
+        // background + alpha · (colour − background)
+        let above = self.sub(colour, background)?;
+        let shown = self.add(above * alpha, background)?;
+        let x = self.permute(shown, &[2, 0, 1])?;
+        let mut x = self.unsqueeze(x, &[0])?;
+        if let Some(size) = settings.size {
+            let resize = ResizeSettings { antialias: true, ..ResizeSettings::default() };
+            x = self.resize(x, &[2, 3], ResizeTo::Sizes(&size), resize)?;
+        }
+        let mean = self.constant_like(x, &settings.mean, [1, 3, 1, 1])?;
+        let deviation = self.constant_like(x, &settings.deviation, [1, 3, 1, 1])?;
+        let x = self.div(x - mean, deviation)?;
+        match settings.layout {
+            ImageLayout::Nchw => Ok(x),
+            ImageLayout::Nhwc => self.permute(x, &[0, 2, 3, 1]),
+        }
+    }
+
+    /// Pixels `[height, width, 4]` of `u8` from a network's output of three channels, by the same settings backwards: the mean and deviation are undone,
+    /// then the size is changed if one is given. The crop and the background have no meaning here.
+    #[track_caller]
+    pub fn image_pixels(
+        &mut self,
+        x: impl Into<TensorOperand>,
+        settings: &ImageSettings,
+    ) -> Result<TensorValue, OpError> {
+        const OP: &str = "image_pixels";
+        let mut x = self.copy(x)?;
+        if settings.layout == ImageLayout::Nhwc {
+            x = self.permute(x, &[0, 3, 1, 2])?;
+        }
+        let shape = self.shape(x)?;
+        let &[1, 3, _, _] = &shape[..] else {
+            let reason = format!("one picture of three channels is needed, not {shape}");
+            return Err(OpError::Argument { op: OP, reason });
+        };
+        if let Some(size) = settings.size {
+            let resize = ResizeSettings { antialias: true, ..ResizeSettings::default() };
+            x = self.resize(x, &[2, 3], ResizeTo::Sizes(&size), resize)?;
+        }
+        let mean = self.constant_like(x, &settings.mean, [1, 3, 1, 1])?;
+        let deviation = self.constant_like(x, &settings.deviation, [1, 3, 1, 1])?;
+        let x = self.add(x * deviation, mean)?;
+        let x = self.clamp(x, 0.0, 1.0)?;
+        let x = self.round(x * 255.0)?;
+        let x = self.squeeze(x, 0)?;
+        let x = self.permute(x, &[1, 2, 0])?;
+        let shape = self.shape(x)?;
+        let opaque = self.constant_like(x, &[255.0], [1, 1, 1])?;
+        let opaque = self.expand(opaque, [shape[0], shape[1], 1])?;
+        let x = self.concat([x, opaque], Axis::LAST)?;
+        self.cast(x, DType::U8)
+    }
+
+    #[track_caller]
+    fn reshape_pixels(&mut self, op: &'static str, pixels: TensorOperand) -> Result<TensorValue, OpError> {
+        let (shape, dtype) = (self.shape(&pixels)?, self.dtype(&pixels)?);
+        if !matches!(shape[..], [_, _, 4]) || shape.elements() == 0 || dtype != DType::U8 {
+            let reason = format!("pixels are u8 of [height, width, 4], not {dtype} of {shape}");
+            return Err(OpError::Argument { op, reason });
+        }
+        self.slice(pixels, 2, 0, 4)
+    }
+}

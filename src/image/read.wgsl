@@ -1,0 +1,28 @@
+// The colours of a texture as pixels: one word each, red in its low byte.
+
+// Whether the texture gives linear light, which screens and networks do not expect.
+override encode: bool = false;
+
+// What is read.
+@group(0) @binding(0) var source: texture_2d<f32>;
+// One word a pixel, row by row.
+@group(0) @binding(1) var<storage, read_write> pixels: array<u32>;
+
+fn srgb(linear: vec3<f32>) -> vec3<f32> {
+    let light = clamp(linear, vec3(0.0), vec3(1.0));
+    let curve = 1.055 * pow(light, vec3(1.0 / 2.4)) - 0.055;
+    return select(curve, light * 12.92, light <= vec3(0.0031308));
+}
+
+@compute @workgroup_size(8, 8)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    let size = textureDimensions(source);
+    if id.x >= size.x || id.y >= size.y {
+        return;
+    }
+    var colour = textureLoad(source, id.xy, 0);
+    if encode {
+        colour = vec4(srgb(colour.rgb), colour.a);
+    }
+    pixels[id.y * size.x + id.x] = pack4x8unorm(colour);
+}

@@ -1,0 +1,213 @@
+//! Images and tensors: the same pixels on both backends, cameras' views among them, and nothing that leaves the device for it.
+
+use bevy::asset::RenderAssetUsages;
+use bevy::camera::RenderTarget;
+use bevy::prelude::*;
+use bevy::render::render_resource::{Extent3d, TextureDimension, TextureFormat, TextureUsages};
+use bevy_tensor_compute::prelude::*;
+use bevy_tensor_compute::{
+    ImageCrop, ImageLayout, ImagePixels, ImageSettings, OpError, PixelsImage, pixels_image, pixels_of,
+};
+
+use crate::common::{BACKENDS, Rig, assert_close};
+
+/// A rig with images; on the CPU one without a renderer.
+fn rig(backend: Backend) -> Rig {
+    let mut rig = Rig::new(backend);
+    rig.app.init_resource::<Assets<Image>>();
+    rig
+}
+
+fn image(width: u32, height: u32, format: TextureFormat, data: Vec<u8>) -> Image {
+    let size = Extent3d { width, height, depth_or_array_layers: 1 };
+    Image::new(size, TextureDimension::D2, data, format, RenderAssetUsages::default())
+}
+
+/// Bytes that differ everywhere, every value of a byte among them.
+fn noise(count: usize) -> Vec<u8> {
+    (0..count).map(|i| (i * 167 + i / 256) as u8).collect()
+}
+
+fn add(rig: &mut Rig, image: Image) -> Handle<Image> {
+    rig.app.world_mut().resource_mut::<Assets<Image>>().add(image)
+}
+
+/// Steps until the entity's tensor holds what is expected, give or take one of 255.
+fn expect_pixels(rig: &mut Rig, tensor: Entity, expected: &[u8], what: &str) {
+    let mut last = Vec::new();
+    for _ in 0..40 {
+        rig.app.update();
+        if rig.app.world().get::<Tensor>(tensor).is_none() {
+            continue;
+        }
+        last = rig.read(tensor).as_slice::<u8>().unwrap().to_vec();
+        if last.len() == expected.len() && last.iter().zip(expected).all(|(a, b)| a.abs_diff(*b) <= 1) {
+            return;
+        }
+    }
+    let differ = last.iter().zip(expected).position(|(a, b)| a.abs_diff(*b) > 1);
+    panic!("{what}: {} bytes of {}, the first that differs is {differ:?}", last.len(), expected.len());
+}
+
+#[test]
+fn an_images_pixels_are_its_tensors() {
+    for backend in BACKENDS {
+        // A width whose rows are no multiple of anything.
+        for format in [TextureFormat::Rgba8UnormSrgb, TextureFormat::Rgba8Unorm, TextureFormat::Bgra8UnormSrgb] {
+            let mut rig = rig(backend);
+            let data = noise(37 * 21 * 4);
+            let mut expected = data.clone();
+            if format == TextureFormat::Bgra8UnormSrgb {
+                expected.chunks_mut(4).for_each(|pixel| pixel.swap(0, 2));
+            }
+            let image = add(&mut rig, image(37, 21, format, data));
+            let tensor = rig.app.world_mut().spawn(ImagePixels { image, live: false }).id();
+            expect_pixels(&mut rig, tensor, &expected, &format!("{format:?} on the {backend}"));
+            assert_eq!(rig.app.world().get::<Tensor>(tensor).unwrap().shape()[..], [21, 37, 4]);
+            assert!(rig.faults().is_empty(), "{:?}", rig.faults());
+        }
+    }
+}
+
+#[test]
+fn on_the_gpu_no_pixel_goes_over_the_host() {
+    let mut rig = rig(Backend::Gpu);
+    let image = add(&mut rig, image(64, 64, TextureFormat::Rgba8UnormSrgb, noise(64 * 64 * 4)));
+    let shown = add(&mut rig, pixels_image(64, 64));
+    let pixels = (ImagePixels { image, live: true }, PixelsImage { image: shown, live: true });
+    rig.app.world_mut().spawn(pixels);
+    for _ in 0..10 {
+        rig.app.update();
+    }
+    let before = rig.figures();
+    for _ in 0..10 {
+        rig.app.update();
+    }
+    let after = rig.figures();
+    assert_eq!(after.uploaded_bytes, before.uploaded_bytes);
+    assert_eq!(after.downloaded_bytes, before.downloaded_bytes);
+    assert_eq!(after.readbacks, before.readbacks);
+    assert!(after.submits >= before.submits + 20, "two copies a frame");
+}
+
+#[test]
+fn pixels_become_a_networks_input() {
+    for backend in BACKENDS {
+        let mut rig = Rig::new(backend);
+        // Two by four, opaque, half and fully transparent.
+        let bytes: Vec<u8> =
+            (0..8).flat_map(|i| [i * 30, 255 - i * 30, 7 * i, [255, 128, 0][i as usize % 3]]).collect();
+        let pixels = rig.spawn(Tensor::from_slice(&bytes, [2, 4, 4]).unwrap());
+        let settings = ImageSettings {
+            crop: ImageCrop::Square,
+            mean: [0.5, 0.25, 0.0],
+            deviation: [0.5, 2.0, 1.0],
+            background: [1.0, 0.0, 0.5],
+            ..default()
+        };
+        let actual = rig.compute(move |ops| ops.image_input(pixels, &settings)).unwrap();
+        assert_eq!(actual.shape()[..], [1, 3, 2, 2]);
+        let mut expected = Vec::new();
+        for c in 0..3 {
+            for at in [1, 2, 5, 6] {
+                let (colour, alpha) = (f32::from(bytes[at * 4 + c]) / 255.0, f32::from(bytes[at * 4 + 3]) / 255.0);
+                let shown = colour * alpha + settings.background[c] * (1.0 - alpha);
+                expected.push((shown - settings.mean[c]) / settings.deviation[c]);
+            }
+        }
+        assert_close(&actual.to_f32(), &expected, 1e-5, 1e-5, &format!("on the {backend}"));
+
+        // Channels last are the same numbers in another order.
+        let last = ImageSettings { layout: ImageLayout::Nhwc, ..settings };
+        let actual = rig.compute(move |ops| ops.image_input(pixels, &last)).unwrap();
+        assert_eq!(actual.shape()[..], [1, 2, 2, 3]);
+        let turned: Vec<f32> = (0..12).map(|i| expected[i % 3 * 4 + i / 3]).collect();
+        assert_close(&actual.to_f32(), &turned, 1e-5, 1e-5, &format!("channels last on the {backend}"));
+
+        // And back, where nothing was transparent.
+        let bytes: Vec<u8> = noise(6 * 5 * 4).chunks(4).flat_map(|p| [p[0], p[1], p[2], 255]).collect();
+        let pixels = rig.spawn(Tensor::from_slice(&bytes, [6, 5, 4]).unwrap());
+        let plain = ImageSettings { layout: ImageLayout::Nhwc, crop: ImageCrop::Whole, ..settings };
+        let back = rig.compute(move |ops| {
+            let input = ops.image_input(pixels, &plain)?;
+            ops.image_pixels(input, &plain)
+        });
+        assert_eq!(back.unwrap().as_slice::<u8>().unwrap(), bytes);
+    }
+}
+
+#[test]
+fn shrinking_skips_no_pixel() {
+    for backend in BACKENDS {
+        let mut rig = Rig::new(backend);
+        // Stripes of one pixel: any skipping would make them black or white.
+        let bytes: Vec<u8> =
+            (0..64 * 64).flat_map(|i| [if i % 2 == 0 { 255 } else { 0 }; 3].into_iter().chain([255])).collect();
+        let pixels = rig.spawn(Tensor::from_slice(&bytes, [64, 64, 4]).unwrap());
+        let settings = ImageSettings { size: Some([8, 8]), ..default() };
+        let actual = rig.compute(move |ops| ops.image_input(pixels, &settings)).unwrap().to_f32();
+        // At the edges the filter has half as many to choose from.
+        assert_close(&actual, &[0.5; 3 * 64], 0.1, 0.0, &format!("on the {backend}"));
+    }
+}
+
+#[test]
+fn what_is_no_picture_is_an_error_of_the_call() {
+    let mut rig = Rig::new(Backend::Cpu);
+    let floats = rig.spawn(Tensor::zeros([4, 4, 4], DType::F32).unwrap());
+    let error = rig.compute(move |ops| ops.image_input(floats, &ImageSettings::default())).unwrap_err();
+    assert!(error.to_string().contains("pixels are u8 of [height, width, 4], not f32 of [4, 4, 4]"), "{error}");
+    let pixels = rig.spawn(Tensor::zeros([4, 4, 4], DType::U8).unwrap());
+    let settings = ImageSettings { crop: ImageCrop::Rect(URect::new(2, 2, 9, 9)), ..default() };
+    let error = rig.compute(move |ops| ops.image_input(pixels, &settings)).unwrap_err();
+    assert!(matches!(error, OpError::Argument { .. }) && error.to_string().contains("4 by 4"), "{error}");
+    let depth = image(2, 2, TextureFormat::Depth32Float, vec![0; 16]);
+    assert!(pixels_of(&depth).unwrap_err().to_string().contains("Depth32Float"));
+}
+
+#[test]
+fn pixels_are_shown_as_an_image() {
+    for backend in BACKENDS {
+        let mut rig = rig(backend);
+        let bytes = noise(19 * 11 * 4);
+        let shown = add(&mut rig, pixels_image(19, 11));
+        let tensor = Tensor::from_slice(&bytes, [11, 19, 4]).unwrap();
+        rig.app.world_mut().spawn((tensor, PixelsImage { image: shown.clone(), live: true }));
+        match backend {
+            Backend::Cpu => {
+                let data = |app: &App| {
+                    app.world().resource::<Assets<Image>>().get(&shown).and_then(|image| image.data.clone())
+                };
+                rig.step_until(|app| data(app).as_ref() == Some(&bytes));
+            }
+            // The image's own data knows nothing of it; its texture does.
+            Backend::Gpu => {
+                let tensor = rig.app.world_mut().spawn(ImagePixels { image: shown, live: true }).id();
+                expect_pixels(&mut rig, tensor, &bytes, "shown and seen");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cameras_view_is_a_tensor_on_either_backend() {
+    let mut rig = rig(Backend::Gpu);
+    let mut target = Image::new_target_texture(50, 30, TextureFormat::Rgba8UnormSrgb, None);
+    target.texture_descriptor.usage |= TextureUsages::COPY_SRC;
+    let image = add(&mut rig, target);
+    let colour = Color::srgb_u8(200, 100, 50);
+    rig.app.world_mut().spawn((
+        Camera2d,
+        Camera { clear_color: colour.into(), ..default() },
+        bevy::core_pipeline::tonemapping::Tonemapping::None,
+        RenderTarget::Image(image.clone().into()),
+    ));
+    let expected: Vec<u8> = [200, 100, 50, 255].repeat(50 * 30);
+    for backend in BACKENDS {
+        let model = rig.app.world_mut().spawn((TensorModel, ModelBackend(backend))).id();
+        let tensor =
+            rig.app.world_mut().spawn((ImagePixels { image: image.clone(), live: true }, TensorOf(model))).id();
+        expect_pixels(&mut rig, tensor, &expected, &format!("on the {backend}"));
+        rig.app.world_mut().entity_mut(tensor).despawn();
+    }
+}
