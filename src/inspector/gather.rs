@@ -168,7 +168,7 @@ fn note_events(
             format::time(encode)
         });
         if built > 0 {
-            text += &format!("; {built} pipelines were compiled");
+            text += &format!("; pipelines compiled: {built}");
         }
         log.push(now, LogKind::SlowFrame, text);
     }

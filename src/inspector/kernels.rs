@@ -157,11 +157,12 @@ fn table(
     let table = style::table(ui, "kernels")
         .auto_shrink([false, false])
         .column(Column::remainder().at_least(130.0).clip(true))
-        .columns(Column::exact(66.0), 3)
-        .column(Column::exact(58.0))
-        .column(Column::exact(76.0))
-        .columns(Column::exact(70.0), 2)
-        .column(Column::exact(94.0));
+        .columns(Column::exact(64.0), 3)
+        .column(Column::exact(56.0))
+        .column(Column::exact(70.0))
+        .column(Column::exact(48.0))
+        .column(Column::exact(66.0))
+        .column(Column::exact(74.0));
     let sorts = [
         ("Kernel", KernelSort::Name, false),
         ("Last", KernelSort::Last, true),

@@ -50,8 +50,12 @@ pub fn log_panel(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut Lo
         style::empty(ui, "Nothing to report", hint);
         return actions;
     }
+    ui.add_space(4.0);
+    // As many letters as fit a line, about.
+    let letters = ((ui.available_width() - 180.0) / 6.5).max(20.0) as usize;
     let heights = entries.iter().map(|entry| {
-        let lines = entry.text.lines().map(|line| line.chars().count().div_ceil(80).max(1)).sum::<usize>().clamp(1, 8);
+        let lines =
+            entry.text.lines().map(|line| line.chars().count().div_ceil(letters).max(1)).sum::<usize>().clamp(1, 8);
         style::ROW + (lines - 1) as f32 * 15.0
     });
     let heights: Vec<f32> = heights.collect();

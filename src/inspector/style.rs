@@ -28,7 +28,10 @@ pub(super) fn window_style(ctx: &egui::Context, theme: InspectorTheme) -> Arc<eg
 
 /// Scroll bars beside what they scroll, not over it: the last column is as good as any.
 fn roomy(mut style: Arc<egui::Style>) -> Arc<egui::Style> {
-    Arc::make_mut(&mut style).spacing.scroll = egui::style::ScrollStyle::solid();
+    let scroll = &mut Arc::make_mut(&mut style).spacing.scroll;
+    *scroll = egui::style::ScrollStyle::solid();
+    // Half of a row is enough to tell that there is more.
+    scroll.fade.strength = 0.0;
     style
 }
 
@@ -52,8 +55,9 @@ pub(super) fn colour(n: usize) -> Color32 {
 /// The colour of a name: the same wherever the name is.
 pub(super) fn colour_of(name: &str) -> Color32 {
     let hash = name.bytes().fold(0xcbf2_9ce4_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    // The upper bits depend on every letter.
-    colour((hash.wrapping_mul(0x9e37_79b9) >> 29) as usize)
+    // The upper bits depend on every letter; of so many names, few share a hue.
+    let hue = (hash.wrapping_mul(0x9e37_79b9) >> 16) as f32 / 65_536.0;
+    egui::ecolor::Hsva::new(hue, 0.6, 0.72, 1.0).into()
 }
 
 /// Numbers on colours that mean good, doubtful and bad.
