@@ -28,6 +28,8 @@ pub(super) struct Pace {
     figures: TensorFigures,
     /// When this last ran; `None` before.
     last: Option<Duration>,
+    /// What a frame takes, of late.
+    usual: Duration,
 }
 
 #[expect(clippy::too_many_arguments, reason = "a system's parameters")]
@@ -48,10 +50,14 @@ pub(super) fn gather(
     let (now, delta) = time.map_or((Duration::ZERO, Duration::ZERO), |time| (time.elapsed(), time.delta()));
     let figures = diagnostics.figures();
     if pace.last.replace(now).is_some_and(|last| last + delta == now) {
-        note_events(&mut log, &snapshot.figures, &figures, now, delta, inspector.slow_frame);
+        // Where every frame is slow, none is news.
+        let slow = inspector.slow_frame.max(pace.usual * 2);
+        note_events(&mut log, &snapshot.figures, &figures, now, delta, slow);
+        pace.usual = (pace.usual * 15 + delta) / 16;
     } else {
         // It has just been opened: the time before is no part of what a frame costs.
         (pace.frames, pace.since, pace.figures) = (0, now.saturating_sub(delta), figures);
+        pace.usual = delta;
     }
     pace.frames += 1;
     let elapsed = now.saturating_sub(pace.since);

@@ -159,23 +159,21 @@ fn table(
         .column(Column::remainder().at_least(130.0).clip(true))
         .columns(Column::exact(66.0), 3)
         .column(Column::exact(58.0))
-        .column(Column::exact(66.0))
-        .columns(Column::exact(60.0), 2)
+        .column(Column::exact(76.0))
+        .columns(Column::exact(70.0), 2)
         .column(Column::exact(94.0));
     let sorts = [
-        ("Kernel", KernelSort::Name),
-        ("Last", KernelSort::Last),
-        ("Mean", KernelSort::Mean),
-        ("p95", KernelSort::P95),
-        ("Share", KernelSort::Share),
-        ("Launches", KernelSort::Launches),
-        ("GB/s", KernelSort::Bandwidth),
-        ("GFLOP/s", KernelSort::Flops),
+        ("Kernel", KernelSort::Name, false),
+        ("Last", KernelSort::Last, true),
+        ("Mean", KernelSort::Mean, true),
+        ("p95", KernelSort::P95, true),
+        ("Share", KernelSort::Share, true),
+        ("Launches", KernelSort::Launches, true),
+        ("GB/s", KernelSort::Bandwidth, true),
+        ("GFLOP/s", KernelSort::Flops, true),
     ];
     let header = table.header(style::ROW, |mut header| {
-        for (label, by) in sorts {
-            header.col(|ui| style::sort_header(ui, label, by, &mut state.sort));
-        }
+        style::sort_headers(&mut header, &sorts, &mut state.sort);
         header.col(|ui| {
             ui.strong("Recent");
         });

@@ -2,7 +2,7 @@
 
 use bevy_egui::egui;
 use egui_extras::Column;
-use egui_plot::{FilledArea, HLine, Legend, Line, LineStyle, Plot, PlotPoints, VLine};
+use egui_plot::{ColorConflictHandling, FilledArea, HLine, Legend, Line, LineStyle, Plot, PlotPoints, VLine};
 
 use super::actions::InspectorAction;
 use super::snapshot::{InspectorSnapshot, MemorySample};
@@ -174,7 +174,7 @@ fn history(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut MemorySt
     let highest = samples.iter().map(|sample| mebibytes(sample.total())).fold(0.0, f64::max);
     Plot::new("memory history")
         .height(150.0)
-        .legend(Legend::default().background_alpha(0.6))
+        .legend(Legend::default().background_alpha(0.6).color_conflict_handling(ColorConflictHandling::PickLast))
         .allow_drag(false)
         .allow_zoom(false)
         .allow_scroll(false)

@@ -74,7 +74,7 @@ pub struct TensorInspectorPlugin {
     pub window: bool,
     /// How often figures are looked at. Drawing happens every frame.
     pub refresh: Duration,
-    /// Frames that take longer are noted in the log.
+    /// Frames that take longer, and twice as long as is usual, are noted in the log.
     pub slow_frame: Duration,
     /// Light or dark.
     pub theme: InspectorTheme,
@@ -104,7 +104,7 @@ pub struct TensorInspector {
     pub theme: InspectorTheme,
     /// How often figures are looked at.
     pub refresh: Duration,
-    /// Frames that take longer are noted in the log.
+    /// Frames that take longer, and twice as long as is usual, are noted in the log.
     pub slow_frame: Duration,
     window: bool,
     key: KeyCode,

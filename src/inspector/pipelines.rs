@@ -138,20 +138,17 @@ fn table(ui: &mut egui::Ui, pipelines: &[&PipelineInfo], state: &mut PipelinesSt
         .auto_shrink([false, false])
         .column(Column::remainder().at_least(150.0).clip(true))
         .column(Column::exact(76.0))
-        .columns(Column::exact(70.0), 3)
-        .column(Column::exact(74.0));
+        .columns(Column::exact(78.0), 4);
     let sorts = [
-        ("Kernel", PipelineSort::Kernel),
-        ("State", PipelineSort::State),
-        ("Hits", PipelineSort::Hits),
-        ("Launches", PipelineSort::Launches),
-        ("Compile", PipelineSort::Compile),
-        ("Idle", PipelineSort::Idle),
+        ("Kernel", PipelineSort::Kernel, false),
+        ("State", PipelineSort::State, false),
+        ("Hits", PipelineSort::Hits, true),
+        ("Launches", PipelineSort::Launches, true),
+        ("Compile", PipelineSort::Compile, true),
+        ("Idle", PipelineSort::Idle, true),
     ];
     let header = table.header(style::ROW, |mut header| {
-        for (label, by) in sorts {
-            header.col(|ui| style::sort_header(ui, label, by, &mut state.sort));
-        }
+        style::sort_headers(&mut header, &sorts, &mut state.sort);
     });
     header.body(|body| {
         body.rows(style::ROW, pipelines.len(), |mut row| {

@@ -53,7 +53,7 @@ pub fn plan_panel(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut P
         style::empty(ui, "Nothing to launch", "The batch only moved or read memory.");
         return Vec::new();
     }
-    let reserved = if report.unfused.is_empty() { 24.0 } else { (ui.available_height() * 0.3).clamp(70.0, 220.0) };
+    let reserved = if report.unfused.is_empty() { 44.0 } else { (ui.available_height() * 0.3).clamp(70.0, 220.0) };
     let height = (ui.available_height() - reserved).max(80.0);
     ui.allocate_ui(egui::vec2(ui.available_width(), height), |ui| {
         ui.set_min_height(height);

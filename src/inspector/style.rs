@@ -19,11 +19,17 @@ pub enum InspectorTheme {
 /// The style of the inspector's window; the app's own windows keep theirs.
 pub(super) fn window_style(ctx: &egui::Context, theme: InspectorTheme) -> Arc<egui::Style> {
     let theme = match theme {
-        InspectorTheme::App => return ctx.global_style(),
+        InspectorTheme::App => return roomy(ctx.global_style()),
         InspectorTheme::Dark => egui::Theme::Dark,
         InspectorTheme::Light => egui::Theme::Light,
     };
-    ctx.style_of(theme)
+    roomy(ctx.style_of(theme))
+}
+
+/// Scroll bars beside what they scroll, not over it: the last column is as good as any.
+fn roomy(mut style: Arc<egui::Style>) -> Arc<egui::Style> {
+    Arc::make_mut(&mut style).spacing.scroll = egui::style::ScrollStyle::solid();
+    style
 }
 
 /// Colours that tell apart, readable on light and on dark.
@@ -46,7 +52,8 @@ pub(super) fn colour(n: usize) -> Color32 {
 /// The colour of a name: the same wherever the name is.
 pub(super) fn colour_of(name: &str) -> Color32 {
     let hash = name.bytes().fold(0xcbf2_9ce4_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    colour(hash as usize)
+    // The upper bits depend on every letter.
+    colour((hash.wrapping_mul(0x9e37_79b9) >> 29) as usize)
 }
 
 /// Numbers on colours that mean good, doubtful and bad.
@@ -84,8 +91,26 @@ pub(super) fn name(ui: &egui::Ui, response: &egui::Response, label: &str) {
     ui.ctx().accesskit_node_builder(response.id, |node| node.set_label(label));
 }
 
+/// The heads of columns that sort by them; those of numbers stand above the numbers.
+pub(super) fn sort_headers<S: Copy + PartialEq>(
+    header: &mut egui_extras::TableRow<'_, '_>,
+    columns: &[(&str, S, bool)],
+    sort: &mut (S, bool),
+) {
+    for &(label, by, number) in columns {
+        header.col(|ui| {
+            if number {
+                let right = egui::Layout::right_to_left(egui::Align::Center);
+                ui.with_layout(right, |ui| sort_header(ui, label, by, sort));
+            } else {
+                sort_header(ui, label, by, sort);
+            }
+        });
+    }
+}
+
 /// The head of a column that sorts by it; the same again turns the order round.
-pub(super) fn sort_header<S: Copy + PartialEq>(ui: &mut egui::Ui, label: &str, by: S, sort: &mut (S, bool)) {
+fn sort_header<S: Copy + PartialEq>(ui: &mut egui::Ui, label: &str, by: S, sort: &mut (S, bool)) {
     let text = match (sort.0 == by, sort.1) {
         (true, true) => format!("{label} ⏷"),
         (true, false) => format!("{label} ⏶"),

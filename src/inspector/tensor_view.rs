@@ -11,8 +11,10 @@ use super::snapshot::{InspectorSnapshot, TensorRow};
 use super::values::{Plane, TensorValues};
 use super::{chart, format, style};
 
-/// Rows and columns of a page.
+/// Rows of a page, and columns if there is room for them.
 const PAGE: [usize; 2] = [12, 8];
+/// Room that a number and the space beside it take.
+const NUMBER: f32 = 70.0;
 /// Points of a picture along an axis; larger planes are thinned out.
 const POINTS: usize = 512;
 
@@ -207,14 +209,16 @@ fn page(ui: &mut egui::Ui, values: &TensorValues, state: &mut TensorViewState) {
     let at = state.at.clone();
     let plane = values.plane((values.shape.rank() > 1).then_some(state.rows), state.columns, &at);
     let size = plane.size();
-    for (first, (size, page)) in state.page.iter_mut().zip(size.into_iter().zip(PAGE)) {
+    let fit = ((ui.available_width() - NUMBER) / NUMBER) as usize;
+    let pages = [PAGE[0], fit.clamp(2, PAGE[1])];
+    for (first, (size, page)) in state.page.iter_mut().zip(size.into_iter().zip(pages)) {
         // The tensor may have been another when the page was turned.
         *first = (*first).min(size.saturating_sub(1)) / page * page;
     }
-    let [rows, columns] = [0, 1].map(|i| state.page[i]..(state.page[i] + PAGE[i]).min(size[i]));
+    let [rows, columns] = [0, 1].map(|i| state.page[i]..(state.page[i] + pages[i]).min(size[i]));
     ui.horizontal(|ui| {
-        turn(ui, "rows", &mut state.page[0], size[0], PAGE[0]);
-        turn(ui, "columns", &mut state.page[1], size[1], PAGE[1]);
+        turn(ui, "rows", &mut state.page[0], size[0], pages[0]);
+        turn(ui, "columns", &mut state.page[1], size[1], pages[1]);
     });
     egui::ScrollArea::horizontal().id_salt("page").auto_shrink([false, true]).show(ui, |ui| {
         egui::Grid::new("page").striped(true).min_col_width(62.0).spacing([6.0, 2.0]).show(ui, |ui| {

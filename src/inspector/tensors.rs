@@ -209,21 +209,19 @@ fn table(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut TensorsSta
             .column(Column::exact(48.0))
             .column(Column::exact(78.0))
             .column(Column::exact(68.0))
-            .column(Column::exact(56.0))
-            .column(Column::exact(72.0));
+            .column(Column::exact(62.0))
+            .column(Column::exact(82.0));
         let sorts = [
-            ("Name", TensorSort::Name),
-            ("Shape", TensorSort::Shape),
-            ("Type", TensorSort::Type),
-            ("Bytes", TensorSort::Bytes),
-            ("Where", TensorSort::Residency),
-            ("Shared", TensorSort::Owners),
-            ("Last use", TensorSort::LastUse),
+            ("Name", TensorSort::Name, false),
+            ("Shape", TensorSort::Shape, false),
+            ("Type", TensorSort::Type, false),
+            ("Bytes", TensorSort::Bytes, true),
+            ("Where", TensorSort::Residency, false),
+            ("Shared", TensorSort::Owners, true),
+            ("Last use", TensorSort::LastUse, false),
         ];
         let header = table.header(style::ROW, |mut header| {
-            for (label, by) in sorts {
-                header.col(|ui| style::sort_header(ui, label, by, &mut state.sort));
-            }
+            style::sort_headers(&mut header, &sorts, &mut state.sort);
         });
         header.body(|body| {
             body.rows(style::ROW, lines.len(), |mut row| match lines[row.index()] {
