@@ -355,7 +355,7 @@ fn a_plan_lists_launches_and_what_was_not_joined() {
         op: ops[0],
         ops: ops.to_vec(),
         site,
-        scratch: vec![0..64],
+        scratch: std::iter::once(0..64).collect(),
         bytes: 64,
         flops: 1,
     };

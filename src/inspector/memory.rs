@@ -9,6 +9,9 @@ use super::snapshot::{InspectorSnapshot, MemorySample};
 use super::{chart, format, style};
 use crate::memory::{AdvisedTensor, MemoryAdvice, PoolKind};
 
+/// A figure of a sample.
+type Figure = fn(&MemorySample) -> u64;
+
 /// What the user picked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryState {
@@ -140,13 +143,13 @@ fn history(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut MemorySt
     let xs: Vec<f64> = samples.iter().map(|sample| -(now.saturating_sub(sample.time).as_secs_f64())).collect();
     let mebibytes = |bytes: u64| bytes as f64 / 1_048_576.0;
     let series: Vec<(String, Vec<f64>, egui::Color32)> = if state.by_kind {
-        let kinds: [(&str, fn(&MemorySample) -> u64); 4] = [
+        let kinds: [(&str, Figure); 4] = [
             ("tensors", |sample| sample.tensors),
             ("scratch", |sample| sample.scratch),
             ("plans", |sample| sample.plans),
             ("idle", |sample| sample.idle),
         ];
-        let kind = |(i, (name, bytes)): (usize, (&str, fn(&MemorySample) -> u64))| {
+        let kind = |(i, (name, bytes)): (usize, (&str, Figure))| {
             (name.to_owned(), samples.iter().map(|sample| mebibytes(bytes(sample))).collect(), style::colour(i))
         };
         kinds.into_iter().enumerate().map(kind).collect()
