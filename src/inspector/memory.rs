@@ -100,17 +100,7 @@ fn models(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) {
         .column(Column::remainder().at_least(120.0).clip(true))
         .columns(Column::exact(66.0), 2)
         .columns(Column::exact(86.0), 2);
-    let header = table.header(style::ROW, |mut header| {
-        for (i, title) in ["Model", "Tensors", "Storages", "Device", "Host"].into_iter().enumerate() {
-            header.col(|ui| {
-                if i == 0 {
-                    ui.strong(title);
-                } else {
-                    ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| ui.strong(title));
-                }
-            });
-        }
-    });
+    let header = style::heads(table, &["Model", "Tensors", "Storages", "Device", "Host"]);
     header.body(|body| {
         body.rows(style::ROW, snapshot.models.len(), |mut row| {
             let i = row.index();
@@ -222,17 +212,7 @@ fn pool(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) {
         .column(Column::remainder().at_least(70.0))
         .column(Column::exact(84.0))
         .columns(Column::exact(54.0), 2);
-    let header = table.header(style::ROW, |mut header| {
-        for (i, title) in ["For", "Each", "Used", "Idle"].into_iter().enumerate() {
-            header.col(|ui| {
-                if i == 0 {
-                    ui.strong(title);
-                } else {
-                    ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| ui.strong(title));
-                }
-            });
-        }
-    });
+    let header = style::heads(table, &["For", "Each", "Used", "Idle"]);
     header.body(|body| {
         body.rows(style::ROW, snapshot.pool.len(), |mut row| {
             let class = snapshot.pool[row.index()];

@@ -173,5 +173,20 @@ pub(super) fn table<'a>(ui: &'a mut egui::Ui, id: &str) -> egui_extras::TableBui
     egui_extras::TableBuilder::new(ui).id_salt(id).striped(true).cell_layout(cells)
 }
 
+/// Heads of a table's columns: the first stands left, over names, the others right, over numbers.
+pub(super) fn heads<'a>(table: egui_extras::TableBuilder<'a>, titles: &[&str]) -> egui_extras::Table<'a> {
+    table.header(ROW, |mut header| {
+        for (i, &title) in titles.iter().enumerate() {
+            header.col(|ui| {
+                if i == 0 {
+                    ui.strong(title);
+                } else {
+                    ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| ui.strong(title));
+                }
+            });
+        }
+    })
+}
+
 /// How high the rows of tables are.
 pub(super) const ROW: f32 = 20.0;
