@@ -9,8 +9,11 @@ use bevy::render::RenderPlugin;
 use bevy::render::settings::WgpuSettings;
 use bevy::window::ExitCondition;
 
+/// From frame to frame without a window: a fast game's pace. Empty frames one after the other would take the cores that tensor work runs on.
+const PACE: Duration = Duration::from_millis(8);
+
 /// `DefaultPlugins`, fitted to the machine: no renderer where there is no adapter (tensor work then runs on the CPU), and no window where there
-/// is no display or none is wanted.
+/// is no display or none is wanted. Without a window frames come at 125 a second; `set` a `ScheduleRunnerPlugin` for another pace.
 ///
 /// ```
 /// # use bevy::prelude::*;
@@ -56,8 +59,7 @@ impl PluginGroup for AnywherePlugins {
             plugins = plugins.disable::<bevy::winit::WinitPlugin>();
         }
         if !windowed {
-            // A game's pace, so that a headless app does not burn a core on empty frames.
-            plugins = plugins.add(ScheduleRunnerPlugin::run_loop(Duration::from_millis(1)));
+            plugins = plugins.add(ScheduleRunnerPlugin::run_loop(PACE));
         }
         plugins
     }

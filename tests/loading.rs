@@ -125,6 +125,20 @@ fn weights_arrive_within_the_frames_budget_and_as_they_were() {
 }
 
 #[test]
+fn the_cpu_takes_weights_in_before_work_needs_them() {
+    let (mut rig, events) = rig(Backend::Cpu);
+    let values = ramp(300 * 100);
+    let data = TensorData::new(&values, [300, 100]).unwrap();
+    let model = add(&mut rig, vec![("weights".to_owned(), data)], 0);
+    events.wait(&mut rig, 1);
+    // No work has been recorded.
+    rig.step_until(|app| app.world().resource::<TensorDiagnostics>().figures().host_bytes == 4 * 300 * 100);
+    let tensor = find(&mut rig, model, "weights");
+    assert_eq!(rig.read(tensor).to_f32(), values);
+    assert!(rig.faults().is_empty());
+}
+
+#[test]
 fn urgent_models_come_first_and_equals_take_turns() {
     for backend in BACKENDS {
         let (mut rig, events) = rig(backend);

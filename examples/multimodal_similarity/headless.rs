@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use bevy::ecs::error::ErrorContext;
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
 use bevy_tensor_compute::{SafetensorsFile, TensorFigures};
@@ -18,7 +19,7 @@ use crate::options::Options;
 const QUERIES: [&str; 4] = ["a cat", "something to drink", "fast vehicle", "it is raining"];
 
 /// Gallery pictures that are looked at anew, to see what one costs.
-const SAMPLES: usize = 4;
+const SAMPLES: usize = 8;
 
 /// Lines of a ranking.
 const LINES: usize = 5;
@@ -90,6 +91,7 @@ pub fn run(options: Options, library: Library, picture: Option<TensorData>, star
     let outcome = Outcome::default();
     let backend = options.backend;
     let exit = App::new()
+        .set_error_handler(end_with)
         .add_plugins((AnywherePlugins::headless(), TensorComputePlugin { backend, ..default() }))
         .add_plugins((ModelsPlugin, SearchPlugin))
         .insert_resource(options)
@@ -100,6 +102,12 @@ pub fn run(options: Options, library: Library, picture: Option<TensorData>, star
         .run();
     let complaint = outcome.0.lock().ok().and_then(|mut outcome| outcome.take());
     complaint.map_or(Ok(exit), Err)
+}
+
+/// Nobody waits for answers that will not come.
+fn end_with(error: BevyError, context: ErrorContext) {
+    eprintln!("multimodal_similarity: {}: {error}", context.name());
+    std::process::exit(1);
 }
 
 /// Prints the ranking of a text, or counts where its picture came in an evaluation.

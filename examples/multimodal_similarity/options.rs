@@ -7,7 +7,7 @@ use bevy_tensor_compute::prelude::*;
 
 pub const USAGE: &str = "\
 usage: multimodal_similarity [--query TEXT]… [--image FILE] [--backend gpu|cpu|auto] [--headless]
-                             [--report FILE.json] [--evaluate] [--screenshot FILE.png] [--frames N]
+                             [--report FILE.json] [--evaluate] [--camera] [--screenshot FILE.png] [--frames N]
 
 Opens a gallery that is searched by words; without a display, or with --headless, prints rankings instead.
   --query TEXT       search for this (repeatable); in the window, the first is typed in
@@ -15,6 +15,7 @@ Opens a gallery that is searched by words; without a display, or with --headless
   --backend WHERE    where tensors live; auto takes a hardware GPU if there is one
   --report FILE      write the results as JSON (headless)
   --evaluate         measure retrieval on 320 pictures that the joint space was not fitted on (headless)
+  --camera           say what the camera sees (window; also the C key)
   --screenshot FILE  save the last frame (window)
   --frames N         end after N frames (window)";
 
@@ -30,6 +31,7 @@ pub struct Options {
     pub headless: bool,
     pub report: Option<PathBuf>,
     pub evaluate: bool,
+    pub camera: bool,
     pub screenshot: Option<PathBuf>,
     pub frames: Option<u32>,
     pub help: bool,
@@ -60,6 +62,7 @@ impl Options {
                 }
                 "--headless" => options.headless = true,
                 "--evaluate" => options.evaluate = true,
+                "--camera" => options.camera = true,
                 "--help" | "-h" => options.help = true,
                 other => return Err(format!("{other} is not an option")),
             }

@@ -1,20 +1,27 @@
-//! Convolution: columns of the input gathered per tile of output positions, right into the panels that the weights are multiplied by; plain
-//! loops where a group has one input channel.
+//! Convolution: columns of the input gathered per tile of output positions, right into the panels that the weights are multiplied by. Groups that make
+//! few channels of one go [another way](super::depthwise).
 
 use core::ops::Range;
 
 use smallvec::SmallVec;
 
 use super::CpuPool;
-use super::gemm::{Matrix, PANEL, multiply, pack_panels, packed_len};
+use super::depthwise::depthwise;
+use super::fused::Finish;
+use super::gemm::{Left, Matrix, PANEL, STRIP, multiply, pack_panels, pack_strips, packed_len};
 use super::memory::Input;
+use super::packed::{Form, HostWords};
 use super::scratch::with_scratch;
 use super::simd::vectorised;
 use crate::kernel::ConvKernel;
 use crate::record::Window;
 
-/// Floats of gathered columns that stay in the second-level cache.
+/// Floats of gathered columns and of results that stay in the second-level cache.
 const COLUMNS: usize = 1 << 17;
+/// Channels that make it worth gathering columns.
+const TALL: usize = 32;
+/// Channels made of a single one that are convolved one by one.
+const FEW: usize = 4;
 
 /// Positions `o` of an axis of `from` places whose tap, at `o · stride + tap · dilation − before`, lies in the `to` places it is taken from.
 pub(super) fn valid(window: &Window, axis: usize, tap: usize, from: usize, to: usize) -> Range<usize> {
@@ -38,72 +45,113 @@ pub(super) fn taps(window: &Window) -> impl Iterator<Item = [usize; 3]> + use<> 
 /// Some output positions of some channels of one group of one batch element.
 struct Tile<'a> {
     batch: usize,
-    group: usize,
-    /// The first position and the first channel of the group.
-    position: usize,
+    /// Of all channels.
     channel: usize,
-    rows: Vec<&'a mut [f32]>,
+    /// The first position, and how many.
+    position: usize,
+    width: usize,
+    /// One piece of whole planes, or a piece for every channel.
+    pieces: Vec<&'a mut [f32]>,
 }
 
-/// The twin. Inputs: x, weight, bias if flagged.
-pub(super) fn conv(kernel: &ConvKernel, inputs: &[Input], out: &mut [f32], pool: &CpuPool) {
+/// The twin. Inputs: x, weight, bias if flagged. `words` are the weight's, if it has a storage. What is fused to the convolution is computed while its
+/// results are at hand.
+pub(super) fn conv(
+    kernel: &ConvKernel,
+    inputs: &[Input],
+    words: Option<&HostWords>,
+    out: &mut [f32],
+    pool: &CpuPool,
+    finish: Option<&Finish>,
+) {
     let [x, weight, ..] = inputs else { return };
-    let (x, weight) = (x.contiguous::<f32>(pool), weight.contiguous::<f32>(pool));
+    let x = x.contiguous::<f32>(pool);
     let bias = if kernel.bias { inputs.get(2).map(|bias| bias.contiguous::<f32>(pool)) } else { None };
-    let bias = |channel: usize| bias.as_ref().map_or(0.0, |bias| bias[channel]);
+    let bias = bias.as_deref().unwrap_or_default();
+    if out.is_empty() {
+        return;
+    }
+    let (channels_in, channels) = (kernel.channels_in / kernel.groups, kernel.channels_out / kernel.groups);
+    if channels_in == 1 && channels <= FEW {
+        let weight = weight.contiguous::<f32>(pool);
+        return depthwise(kernel, &x, &weight, bias, out, pool, finish);
+    }
+    let depth = channels_in * kernel.window.size.iter().product::<usize>();
+    let strips = words.and_then(|words| {
+        words.packed(&weight.layout, Form::Strips, kernel.channels_out * depth, pool.counters(), |strips| {
+            let weight = weight.contiguous::<f32>(pool);
+            for (group, strips) in strips.chunks_mut((channels * depth).max(1)).enumerate() {
+                pack_strips(rows(&weight, depth, group * channels), channels, depth, STRIP, strips);
+            }
+        })
+    });
+    match strips {
+        // Every group begins a strip, and so does every tile of a group.
+        Some(strips) => {
+            let strips = &strips.floats;
+            products(kernel, &x, bias, out, pool, finish, |channel| Left::Strips(&strips[channel * depth..]));
+        }
+        None => {
+            let weight = weight.contiguous::<f32>(pool);
+            products(kernel, &x, bias, out, pool, finish, |channel| rows(&weight, depth, channel).into());
+        }
+    }
+}
+
+/// The weights of channels from `first` on as rows.
+fn rows(weight: &[f32], depth: usize, first: usize) -> Matrix<'_> {
+    Matrix { data: weight, offset: (first * depth) as isize, row: depth as isize, column: 1 }
+}
+
+/// Convolutions as products of the weights, from a channel on, and columns of the input.
+fn products<'w>(
+    kernel: &ConvKernel,
+    x: &[f32],
+    bias: &[f32],
+    out: &mut [f32],
+    pool: &CpuPool,
+    finish: Option<&Finish>,
+    weights: impl Fn(usize) -> Left<'w> + Sync,
+) {
     let plane: usize = kernel.output.iter().product();
     let source: usize = kernel.input.iter().product();
     let window: usize = kernel.window.size.iter().product();
     let (channels_in, channels) = (kernel.channels_in / kernel.groups, kernel.channels_out / kernel.groups);
     let depth = channels_in * window;
-    if out.is_empty() {
-        return;
-    }
-    if channels_in == 1 {
-        return pool.each_unit(out, plane, plane * window, |first, out| {
-            for (i, out) in out.chunks_mut(plane).enumerate() {
-                let (batch, channel) = ((first + i) / kernel.channels_out, (first + i) % kernel.channels_out);
-                let x = &x[(batch * kernel.channels_in + channel / channels) * source..][..source];
-                out.fill(bias(channel));
-                vectorised(
-                    #[inline(always)]
-                    || direct(kernel, x, &weight[channel * window..][..window], out),
-                );
-            }
-        });
-    }
-
     // A window of one element at every place needs no gathering.
     let pointwise = window == 1 && kernel.window.stride == [1; 3] && kernel.input == kernel.output;
-    let groups = kernel.batch * kernel.groups;
-    let (width, height) = tile_size(depth, plane, channels, groups, pool.threads());
-    let mut tiles = Vec::new();
+    let (width, height) = tile_size(depth, plane, channels, kernel.batch * kernel.groups, pool.threads());
+    let mut tiles: Vec<Tile> = Vec::new();
     for (at, out) in out.chunks_mut(plane * channels).enumerate() {
         for (c, block) in out.chunks_mut(plane * height).enumerate() {
+            let channel = at % kernel.groups * channels + c * height;
+            let tile =
+                |position, width| Tile { batch: at / kernel.groups, channel, position, width, pieces: Vec::new() };
+            if width == plane {
+                tiles.push(Tile { pieces: vec![block], ..tile(0, plane) });
+                continue;
+            }
             let first = tiles.len();
-            for (r, row) in block.chunks_mut(plane).enumerate() {
-                for (p, cells) in row.chunks_mut(width).enumerate() {
-                    if r == 0 {
-                        tiles.push(Tile {
-                            batch: at / kernel.groups,
-                            group: at % kernel.groups,
-                            position: p * width,
-                            channel: c * height,
-                            rows: Vec::with_capacity(height),
-                        });
-                    }
-                    tiles[first + p].rows.push(cells);
-                }
+            tiles.extend((0..plane).step_by(width).map(|position| tile(position, width.min(plane - position))));
+            for row in block.chunks_mut(plane) {
+                tiles[first..].iter_mut().zip(row.chunks_mut(width)).for_each(|(tile, cells)| tile.pieces.push(cells));
             }
         }
     }
-    pool.each(tiles, |tile| {
-        let width = tile.rows[0].len();
-        let x = &x[(tile.batch * kernel.channels_in + tile.group * channels_in) * source..][..channels_in * source];
-        let channel = tile.group * channels + tile.channel;
-        let weights = Matrix { data: &weight, offset: (channel * depth) as isize, row: depth as isize, column: 1 };
-        let height = tile.rows.len();
-        with_scratch(packed_len(depth, width) + height * width, |buffer: &mut [f32]| {
+    pool.each(tiles, |mut tile| {
+        let width = tile.width;
+        let height = tile.pieces.iter().map(|piece| piece.len()).sum::<usize>() / width;
+        let group = tile.channel / channels;
+        let x = &x[(tile.batch * kernel.channels_in + group * channels_in) * source..][..channels_in * source];
+        let multiplied = |block: &mut [f32], panels: &[f32]| {
+            for (i, row) in block.chunks_mut(width).enumerate() {
+                row.fill(bias.get(tile.channel + i).copied().unwrap_or(0.0));
+            }
+            multiply([height, width, depth], block, width, true, weights(tile.channel), panels);
+        };
+        let in_one = width == plane;
+        let block = if in_one { 0 } else { height * width };
+        with_scratch(packed_len(depth, width) + block, |buffer: &mut [f32]| {
             let (panels, block) = buffer.split_at_mut(packed_len(depth, width));
             if pointwise {
                 let x = Matrix { data: x, offset: tile.position as isize, row: source as isize, column: 1 };
@@ -114,21 +162,33 @@ pub(super) fn conv(kernel: &ConvKernel, inputs: &[Input], out: &mut [f32], pool:
                     || gather(kernel, x, tile.position, width, panels),
                 );
             }
-            multiply([height, width, depth], block, width, false, weights, panels);
-            for (i, (row, cells)) in tile.rows.into_iter().zip(block.chunks(width)).enumerate() {
-                let bias = bias(channel + i);
-                row.iter_mut().zip(cells).for_each(|(o, &v)| *o = v + bias);
+            match &mut tile.pieces[..] {
+                [piece] if in_one => multiplied(piece, panels),
+                pieces => {
+                    multiplied(block, panels);
+                    pieces.iter_mut().zip(block.chunks(width)).for_each(|(piece, row)| piece.copy_from_slice(row));
+                }
             }
         });
+        if let Some(finish) = finish {
+            let first = (tile.batch * kernel.channels_out + tile.channel) * plane + tile.position;
+            tile.pieces.iter_mut().enumerate().for_each(|(i, piece)| finish.apply(first + i * plane, piece));
+        }
     });
 }
 
-/// Positions and channels of a tile: positions first, channels only where those leave threads idle.
+/// Positions and channels of a tile. Whole planes where those are small, and their results one piece; else positions first, and channels only where
+/// those leave threads idle.
 fn tile_size(depth: usize, plane: usize, channels: usize, groups: usize, threads: usize) -> (usize, usize) {
     let wanted = if threads == 1 { 1 } else { (threads * 2).div_ceil(groups) };
-    let width = (COLUMNS / depth.max(1)).min(plane.div_ceil(wanted)).next_multiple_of(16).clamp(64, 4096).min(plane);
+    if depth * plane <= COLUMNS / 2 && channels / wanted >= TALL {
+        return (plane, channels.div_ceil(wanted).next_multiple_of(STRIP));
+    }
+    // What is gathered and what it becomes.
+    let most = (COLUMNS / (depth + channels)).min(plane.div_ceil(wanted));
+    let width = most.next_multiple_of(PANEL).clamp(64, 4096).min(plane);
     let tiles = plane.div_ceil(width);
-    let height = channels.div_ceil(wanted.div_ceil(tiles)).max(32).min(channels);
+    let height = channels.div_ceil(wanted.div_ceil(tiles)).max(TALL).next_multiple_of(STRIP).min(channels);
     (width, height)
 }
 
@@ -173,16 +233,33 @@ fn gather(kernel: &ConvKernel, x: &[f32], first: usize, width: usize, panels: &m
                 each_piece(panels, depth, row, to.start..begin, |cells, _| cells.fill(0.0));
                 each_piece(panels, depth, row, end..to.end, |cells, _| cells.fill(0.0));
                 each_piece(panels, depth, row, begin..end, |cells, done| {
-                    if let (1, Some(cells)) = (window.stride[2], cells.first_chunk_mut::<PANEL>()) {
+                    let from = &from[done * window.stride[2]..];
+                    match cells.first_chunk_mut::<PANEL>() {
                         // A whole row of a panel, of known size.
-                        cells.copy_from_slice(&from[done..done + PANEL]);
-                    } else {
-                        let from = from[done * window.stride[2]..].iter().step_by(window.stride[2]);
-                        cells.iter_mut().zip(from).for_each(|(c, &v)| *c = v);
+                        Some(cells) => copy_every(from, window.stride[2], cells),
+                        None => copy_every(from, window.stride[2], cells),
                     }
                 });
             }
         }
+    }
+}
+
+/// Every so manieth element.
+#[inline(always)]
+pub(super) fn copy_every(from: &[f32], stride: usize, to: &mut [f32]) {
+    match stride {
+        1 => to.copy_from_slice(&from[..to.len()]),
+        2 => {
+            // Pairs, which the compiler takes vectors of; the last may be half a pair.
+            let (last, to) = to.split_last_mut().map_or((None, &mut [][..]), |(last, to)| (Some(last), to));
+            let (pairs, _) = from.as_chunks::<2>();
+            if let Some(last) = last {
+                *last = from[to.len() * 2];
+            }
+            to.iter_mut().zip(pairs).for_each(|(to, pair)| *to = pair[0]);
+        }
+        _ => to.iter_mut().zip(from.iter().step_by(stride)).for_each(|(to, &from)| *to = from),
     }
 }
 
@@ -201,34 +278,6 @@ fn each_piece(
         let length = (PANEL - column).min(positions.end - at);
         work(&mut panels[(panel * depth + row) * PANEL + column..][..length], at - positions.start);
         at += length;
-    }
-}
-
-/// Adds the convolution of one plane with one window to `out`.
-#[inline(always)]
-fn direct(kernel: &ConvKernel, x: &[f32], weight: &[f32], out: &mut [f32]) {
-    let window = &kernel.window;
-    let [_, height_out, width_out] = kernel.output;
-    let [_, height_in, width_in] = kernel.input;
-    for (tap, &weight) in taps(window).zip(weight) {
-        let [deep, high, wide] =
-            [0, 1, 2].map(|axis| valid(window, axis, tap[axis], kernel.output[axis], kernel.input[axis]));
-        if wide.is_empty() {
-            continue;
-        }
-        for d in deep {
-            for h in high.clone() {
-                let line = place(window, 0, tap[0], d) * height_in + place(window, 1, tap[1], h);
-                let source = &x[line * width_in + place(window, 2, tap[2], wide.start)..];
-                let cells = &mut out[(d * height_out + h) * width_out..][wide.clone()];
-                if window.stride[2] == 1 {
-                    cells.iter_mut().zip(source).for_each(|(o, &v)| *o += weight * v);
-                } else {
-                    let source = source.iter().step_by(window.stride[2]);
-                    cells.iter_mut().zip(source).for_each(|(o, &v)| *o += weight * v);
-                }
-            }
-        }
     }
 }
 
@@ -282,45 +331,64 @@ pub(super) mod tests {
         (0..n).map(|i| (i * 31 % 19) as f32 - 9.0).collect()
     }
 
+    /// Checks every element of a convolution, with plain and with packed weights.
+    fn check(k: &ConvKernel, pool: &CpuPool) {
+        let (window, groups) = (&k.window, k.groups);
+        let taps_count: usize = window.size.iter().product();
+        let (source, plane): (usize, usize) = (k.input.iter().product(), k.output.iter().product());
+        let cin = k.channels_in / groups;
+        let x = values(k.batch * k.channels_in * source);
+        let w = values(k.channels_out * cin * taps_count);
+        let b = values(k.channels_out);
+        let input = |v| Input { elements: Elements::F32(v), layout: Layout::contiguous([v.len()]) };
+        let mut inputs = vec![input(&x[..]), input(&w[..])];
+        inputs.extend(k.bias.then(|| input(&b[..])));
+        let mut words = HostWords::default();
+        words.extend(bytemuck::cast_slice::<f32, u32>(&w));
+        let mut outs = [(); 3].map(|()| vec![f32::NAN; k.batch * k.channels_out * plane]);
+        for out in &mut outs {
+            conv(k, &inputs, Some(&words), out, pool, None);
+        }
+        let packed = (cin > 1 || k.channels_out / groups > FEW) && !outs[0].is_empty();
+        assert_eq!(words.packed(&inputs[1].layout, Form::Strips, 0, pool.counters(), |_| {}).is_some(), packed);
+        for at in 0..outs[0].len() {
+            let (n, co) = (at / plane / k.channels_out, at / plane % k.channels_out);
+            let group = co / (k.channels_out / groups);
+            let o = [at % plane / (k.output[1] * k.output[2]), at / k.output[2] % k.output[1], at % k.output[2]];
+            let mut expected = if k.bias { b[co] } else { 0.0 };
+            for c in 0..cin {
+                for (t, tap) in taps(window).enumerate() {
+                    let i = [0, 1, 2].map(|a| {
+                        (o[a] * window.stride[a] + tap[a] * window.dilation[a]) as isize - window.before[a] as isize
+                    });
+                    if (0..3).all(|a| i[a] >= 0 && i[a] < k.input[a] as isize) {
+                        let i = i.map(|i| i as usize);
+                        let place = (i[0] * k.input[1] + i[1]) * k.input[2] + i[2];
+                        expected += w[(co * cin + c) * taps_count + t]
+                            * x[(n * k.channels_in + group * cin + c) * source + place];
+                    }
+                }
+            }
+            assert_eq!([outs[0][at], outs[2][at]], [expected; 2], "{k:?} at {at}");
+        }
+    }
+
     #[test]
     fn convolutions_match_the_definition() {
         let pool = CpuPool::new(3);
         for (window, input) in windows() {
-            for (groups, channels) in [(1, [3, 5]), (2, [4, 6]), (3, [3, 6]), (1, [2, 65])] {
-                let k = kernel(window, groups, channels, input, false);
-                let taps_count: usize = window.size.iter().product();
-                let (source, plane): (usize, usize) = (k.input.iter().product(), k.output.iter().product());
-                let cin = k.channels_in / groups;
-                let x = values(k.batch * k.channels_in * source);
-                let w = values(k.channels_out * cin * taps_count);
-                let b = values(k.channels_out);
-                let input = |v| Input { elements: Elements::F32(v), layout: Layout::contiguous([v.len()]) };
-                let mut out = vec![0.0; k.batch * k.channels_out * plane];
-                let mut inputs = vec![input(&x[..]), input(&w[..])];
-                inputs.extend(k.bias.then(|| input(&b[..])));
-                conv(&k, &inputs, &mut out, &pool);
-                for (at, &got) in out.iter().enumerate() {
-                    let (n, co) = (at / plane / k.channels_out, at / plane % k.channels_out);
-                    let group = co / (k.channels_out / groups);
-                    let o =
-                        [at % plane / (k.output[1] * k.output[2]), at / k.output[2] % k.output[1], at % k.output[2]];
-                    let mut expected = if k.bias { b[co] } else { 0.0 };
-                    for c in 0..cin {
-                        for (t, tap) in taps(&window).enumerate() {
-                            let i = [0, 1, 2].map(|a| {
-                                (o[a] * window.stride[a] + tap[a] * window.dilation[a]) as isize
-                                    - window.before[a] as isize
-                            });
-                            if (0..3).all(|a| i[a] >= 0 && i[a] < k.input[a] as isize) {
-                                let i = i.map(|i| i as usize);
-                                let place = (i[0] * k.input[1] + i[1]) * k.input[2] + i[2];
-                                expected += w[(co * cin + c) * taps_count + t]
-                                    * x[(n * k.channels_in + group * cin + c) * source + place];
-                            }
-                        }
-                    }
-                    assert_eq!(got, expected, "{k:?} at {at}");
-                }
+            for (groups, channels) in [(1, [3, 5]), (2, [4, 6]), (3, [3, 6]), (1, [2, 65]), (1, [1, 7])] {
+                check(&kernel(window, groups, channels, input, false), &pool);
+            }
+        }
+    }
+
+    #[test]
+    fn large_planes_are_convolved_in_parts() {
+        let window = |stride| Window { size: [1, 3, 3], stride, dilation: [1; 3], before: [0, 1, 0], after: [0, 1, 1] };
+        for (window, input) in [(window([1; 3]), [1, 97, 203]), (window([1, 2, 2]), [1, 300, 260])] {
+            for (groups, channels) in [(2, [2, 2]), (1, [2, 7])] {
+                check(&kernel(window, groups, channels, input, false), &CpuPool::new(2));
             }
         }
     }

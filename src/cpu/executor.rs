@@ -23,7 +23,15 @@ const LIMITS: PlanLimits = PlanLimits { buffers: 64, alignment: 16, binding: usi
 /// The main world's end of the CPU backend.
 #[derive(Resource)]
 pub(crate) struct CpuExecutor {
-    sender: async_channel::Sender<Batch>,
+    sender: async_channel::Sender<Task>,
+}
+
+/// What the worker is asked for.
+enum Task {
+    /// Work that was recorded.
+    Run(Batch),
+    /// To bring a storage's content to where work finds it.
+    TakeIn(Arc<Storage>),
 }
 
 /// What the worker keeps between batches.
@@ -39,7 +47,7 @@ struct Worker {
 
 impl CpuExecutor {
     pub(crate) fn new(fuse: bool, diagnostics: TensorDiagnostics, faults: Sender<TensorFault>) -> Self {
-        let (sender, receiver) = async_channel::unbounded::<Batch>();
+        let (sender, receiver) = async_channel::unbounded::<Task>();
         let pool = Arc::new(CpuPool::default().with_counters(diagnostics.counters().clone()));
         let mut worker = Worker {
             plans: PlanCache::new(PlanLimits { fuse, ..LIMITS }),
@@ -51,8 +59,11 @@ impl CpuExecutor {
         };
         // A thread of its own, which ends when the app drops its end of the channel; the pool's threads help it.
         let work = move || {
-            while let Ok(batch) = receiver.recv_blocking() {
-                worker.run(batch);
+            while let Ok(task) = receiver.recv_blocking() {
+                match task {
+                    Task::Run(batch) => worker.run(batch),
+                    Task::TakeIn(storage) => worker.make_resident(&storage),
+                }
             }
         };
         if let Err(error) = std::thread::Builder::new().name("tensor cpu".to_owned()).spawn(work) {
@@ -64,7 +75,12 @@ impl CpuExecutor {
     /// Queues a frame's work. The queue is unbounded: nothing recorded is lost.
     pub(crate) fn send(&self, batch: Batch) {
         // Fails only when the worker is gone; the requests inside then answer themselves.
-        let _ = self.sender.try_send(batch);
+        let _ = self.sender.try_send(Task::Run(batch));
+    }
+
+    /// Takes a storage of this backend in before work needs it, so that the first work is not late.
+    pub(crate) fn take_in(&self, storage: Arc<Storage>) {
+        let _ = self.sender.try_send(Task::TakeIn(storage));
     }
 }
 
@@ -198,7 +214,7 @@ impl Worker {
         if let Initial::Data(data) = &initial {
             words[..data.len()].copy_from_slice(data);
         }
-        **storage.host.write().unwrap_or_else(PoisonError::into_inner) = words;
+        storage.host.write().unwrap_or_else(PoisonError::into_inner).begin(words);
         storage.count_host(self.diagnostics.counters());
         if let Initial::Generated(generator) = initial
             && storage.elements() > 0

@@ -1,12 +1,15 @@
 //! Maps, and elementwise work fused to other kernels: a prologue is computed into temporary memory before its twin runs, an epilogue over what
-//! the twin wrote, in place where that is allowed.
+//! the twin wrote, in place where that is allowed, and by twins that can, piece by piece while it is still in the cache.
+
+use bytemuck::{Pod, cast_slice_mut};
+use smallvec::SmallVec;
 
 use super::CpuPool;
-use super::map::{self, MapInput, MapOutput, MapSource};
+use super::map::{self, Chunk, Code, MapInput, MapOutput, MapSource};
 use super::memory::{Elements, ElementsMut, Input};
 use crate::kernel::{Kernel, MapKernel};
 use crate::plan::{Fused, Operand, Source, Step};
-use crate::tensor::Layout;
+use crate::tensor::{DType, Layout};
 
 /// What a step keeps in temporary memory, in words, and where its twin writes.
 pub(super) struct Temporary {
@@ -105,4 +108,95 @@ pub(super) fn run_prologue(prologue: &Fused, inputs: &[Input], out: &mut [u32], 
     // A prologue has no value of a kernel to begin with.
     let none = MapSource::Elements(Elements::new(&[], dtype));
     run_map(map, (operands, inputs), none, places, scalars, pool);
+}
+
+/// An epilogue that can be computed for any stretch of what its kernel writes: every operand is the kernel's value, or lies like it, or repeats the same
+/// for all rows or for a whole row, for some length of rows.
+pub(super) struct Finish<'a> {
+    code: Code<'a>,
+    operands: SmallVec<[Along<'a>; 4]>,
+    /// Elements of a row.
+    row: usize,
+    dtype: DType,
+    scalars: SmallVec<[u32; 4]>,
+}
+
+/// How an operand goes along with the results.
+struct Along<'a> {
+    source: MapSource<'a>,
+    offset: isize,
+    /// From row to row, and from element to element.
+    strides: [isize; 2],
+}
+
+impl<'a> Finish<'a> {
+    /// For a step that writes the epilogue's only output.
+    pub(super) fn new(
+        epilogue: &'a Fused,
+        inputs: &[Input<'a>],
+        output: &Operand,
+        scalars: SmallVec<[u32; 4]>,
+    ) -> Option<Self> {
+        let MapKernel { shape, program, dynamic_out: None } = &epilogue.map else { return None };
+        // Axes that all operands move along as along one.
+        let mut axes: SmallVec<[(usize, SmallVec<[isize; 4]>); 4]> = SmallVec::new();
+        for (axis, &n) in shape.iter().enumerate().filter(|(_, n)| **n != 1) {
+            let strides: SmallVec<[isize; 4]> = inputs.iter().map(|input| input.layout.strides[axis]).collect();
+            match axes.last_mut() {
+                Some((outer, steps)) if steps.iter().zip(&strides).all(|(&step, &s)| step == s * n as isize) => {
+                    (*outer, *steps) = (*outer * n, strides);
+                }
+                _ => axes.push((n, strides)),
+            }
+        }
+        let (row, steps) = match &axes[..] {
+            [] => (1, None),
+            [(n, columns)] => (*n, Some((None, columns))),
+            [(_, rows), (n, columns)] => (*n, Some((Some(rows), columns))),
+            _ => return None,
+        };
+        let along = |(i, (operand, input)): (usize, (&Operand, &Input<'a>))| {
+            let source = match operand.source {
+                Source::Fused => MapSource::InPlace(0),
+                Source::Iota => MapSource::Iota,
+                _ => MapSource::Elements(input.elements),
+            };
+            let strides = steps.map_or([0; 2], |(rows, columns)| [rows.map_or(0, |rows| rows[i]), columns[i]]);
+            Along { source, offset: input.layout.offset as isize, strides }
+        };
+        let operands: SmallVec<[Along; 4]> = epilogue.inputs.iter().zip(inputs).enumerate().map(along).collect();
+        let code = Code::new(program, &operands.iter().map(Along::input).collect::<SmallVec<[MapInput; 4]>>());
+        Some(Self { code, operands, row, dtype: output.dtype, scalars })
+    }
+
+    /// Replaces a stretch of the kernel's results, which begins at element `start` of them.
+    pub(super) fn apply(&self, mut start: usize, piece: &mut [impl Pod]) {
+        let mut rest: &mut [u32] = cast_slice_mut(piece);
+        let inputs: SmallVec<[MapInput; 4]> = self.operands.iter().map(Along::input).collect();
+        while !rest.is_empty() {
+            // Whole rows, or a part of one.
+            let (row, column) = (start / self.row, start % self.row);
+            let rows = if column == 0 { (rest.len() / self.row).max(1) } else { 1 };
+            let columns = (self.row - column).min(rest.len());
+            let (words, after) = rest.split_at_mut(rows * columns);
+            let place =
+                |along: &Along| along.offset + row as isize * along.strides[0] + column as isize * along.strides[1];
+            let chunk = Chunk {
+                axis: 0,
+                shape: SmallVec::from_slice(&[rows, columns]),
+                input_offsets: self.operands.iter().map(place).collect(),
+                output_offsets: SmallVec::from_elem(0, 1),
+                memories: vec![ElementsMut::new(words, self.dtype)],
+            };
+            let output = MapOutput { memory: 0, strides: &[columns as isize, 1], offset: 0 };
+            self.code.run(chunk, &inputs, &[output], &self.scalars);
+            (start, rest) = (start + rows * columns, after);
+        }
+    }
+}
+
+impl Along<'_> {
+    fn input(&self) -> MapInput<'_> {
+        MapInput { source: self.source, strides: &self.strides, offset: self.offset }
+    }
 }

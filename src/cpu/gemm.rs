@@ -11,7 +11,7 @@ use super::simd::{vectorised, with_vectors};
 /// Columns of a panel: two vectors of eight.
 pub(super) const PANEL: usize = 16;
 /// Rows of a strip. With the panel's vectors this fills the registers.
-const STRIP: usize = 6;
+pub(super) const STRIP: usize = 6;
 /// How far a strip and a panel go along `k` at a time; the part of the panel stays in the nearest cache.
 const DEPTH: usize = 384;
 /// Rows packed at a time; they stay in the second-level cache.
@@ -94,11 +94,10 @@ pub(super) fn pack_panels(b: Matrix, k: usize, columns: usize, out: &mut [f32]) 
     );
 }
 
-/// First rows of the strips of a block, which are about equally high.
+/// The rows of the strips of a block.
 #[inline(always)]
-fn strips(rows: usize) -> impl Iterator<Item = core::ops::Range<usize>> {
-    let count = rows.div_ceil(STRIP);
-    (0..count).map(move |s| s * rows / count..(s + 1) * rows / count)
+fn strips(rows: usize, height: usize) -> impl Iterator<Item = core::ops::Range<usize>> {
+    (0..rows).step_by(height.max(1)).map(move |first| first..rows.min(first + height))
 }
 
 /// Runs a body with the number of a strip's rows as a constant.
@@ -133,12 +132,27 @@ macro_rules! with_rows {
     };
 }
 
-/// Packs `rows` by `depth` of `a` into strips, each row by row of its transpose.
-fn pack_strips(a: Matrix, rows: usize, depth: usize, out: &mut [f32]) {
+/// The left side of a product.
+#[derive(Clone, Copy)]
+pub(super) enum Left<'a> {
+    /// Packed on the way.
+    Matrix(Matrix<'a>),
+    /// In strips of [`STRIP`] rows, along all of `k`.
+    Strips(&'a [f32]),
+}
+
+impl<'a> From<Matrix<'a>> for Left<'a> {
+    fn from(matrix: Matrix<'a>) -> Self {
+        Self::Matrix(matrix)
+    }
+}
+
+/// Packs `rows` by `depth` of `a` into strips of so many rows, each row by row of its transpose.
+pub(super) fn pack_strips(a: Matrix, rows: usize, depth: usize, height: usize, out: &mut [f32]) {
     vectorised(
         #[inline(always)]
         || {
-            for range in strips(rows) {
+            for range in strips(rows, height) {
                 let a = a.at(range.start, 0);
                 let out = &mut out[range.start * depth..range.end * depth];
                 if a.column == 1 {
@@ -163,6 +177,10 @@ struct Block<'a> {
     columns: usize,
     depth: usize,
     strips: &'a [f32],
+    /// Rows of a strip, how far its rows go along `k`, and where along `k` the block begins in them.
+    height: usize,
+    length: usize,
+    start: usize,
     panels: &'a [f32],
     /// From panel to panel.
     panel: usize,
@@ -196,8 +214,9 @@ impl Block<'_> {
         for (j, panel) in self.panels.chunks(self.panel).enumerate() {
             let (panel, _) = S::as_simd_f32s(&panel[..self.depth * PANEL]);
             let width = PANEL.min(self.columns - j * PANEL);
-            for range in strips(self.rows) {
-                let strip = &self.strips[range.start * self.depth..range.end * self.depth];
+            for range in strips(self.rows, self.height) {
+                let first = range.start * self.length + range.len() * self.start;
+                let strip = &self.strips[first..][..range.len() * self.depth];
                 let out = &mut self.out[range.start * self.stride + j * PANEL..];
                 with_rows!(range.len(), M => {
                     let tile = tile::<S, M, V, T>(simd, strip, panel);
@@ -274,14 +293,23 @@ fn put<S: Simd, const M: usize, const V: usize>(
 }
 
 /// `out = a · b`, or `out += a · b`, on this thread, of `b` in panels. `out` is row-major, `stride` from row to row, at least `n`.
-pub(super) fn multiply([m, n, k]: [usize; 3], out: &mut [f32], stride: usize, add: bool, a: Matrix, panels: &[f32]) {
+pub(super) fn multiply<'a>(
+    [m, n, k]: [usize; 3],
+    out: &mut [f32],
+    stride: usize,
+    add: bool,
+    a: impl Into<Left<'a>>,
+    panels: &[f32],
+) {
     if m == 0 || n == 0 {
         return;
     }
+    let a = a.into();
     // Equal parts of `k`.
     let depth = k.div_ceil(k.div_ceil(DEPTH).max(1));
     let panels = &panels[..packed_len(k, n)];
-    with_scratch(ROWS.min(m) * depth, |strips: &mut [f32]| {
+    let buffer = if let Left::Matrix(_) = a { ROWS.min(m) * depth } else { 0 };
+    with_scratch(buffer, |buffer: &mut [f32]| {
         for (i, out) in out.chunks_mut(ROWS * stride).take(m.div_ceil(ROWS)).enumerate() {
             let rows = ROWS.min(m - i * ROWS);
             if k == 0 && !add {
@@ -289,13 +317,24 @@ pub(super) fn multiply([m, n, k]: [usize; 3], out: &mut [f32], stride: usize, ad
             }
             for start in (0..k).step_by(depth.max(1)) {
                 let depth = depth.min(k - start);
-                let strips = &mut strips[..rows * depth];
-                pack_strips(a.at(i * ROWS, start), rows, depth, strips);
+                let (strips, height, length, skipped) = match a {
+                    Left::Matrix(a) => {
+                        // About equally high.
+                        let height = rows.div_ceil(rows.div_ceil(STRIP));
+                        let strips = &mut buffer[..rows * depth];
+                        pack_strips(a.at(i * ROWS, start), rows, depth, height, strips);
+                        (&*strips, height, depth, 0)
+                    }
+                    Left::Strips(strips) => (&strips[i * ROWS * k..], STRIP, k, start),
+                };
                 with_vectors(Block {
                     rows,
                     columns: n,
                     depth,
                     strips,
+                    height,
+                    length,
+                    start: skipped,
                     panels: &panels[start * PANEL..],
                     panel: k * PANEL,
                     out: &mut *out,
@@ -338,8 +377,14 @@ mod tests {
                 let b = if turned { b } else { Matrix { row: 1, column: k as isize, ..b } };
                 let at = |x: Matrix, i: usize, j: usize| x.data[x.at(i, j).offset as usize];
                 let mut out = vec![0.5; m * stride];
-                for round in 1..3 {
-                    gemm([m, n, k], &mut out, stride, round > 1, a, b);
+                let mut packed = (vec![0.0; m * k], vec![0.0; packed_len(k, n)]);
+                pack_strips(a, m, k, STRIP, &mut packed.0);
+                pack_panels(b, k, n, &mut packed.1);
+                for round in 1..4 {
+                    match round {
+                        3 => multiply([m, n, k], &mut out, stride, true, Left::Strips(&packed.0), &packed.1),
+                        _ => gemm([m, n, k], &mut out, stride, round > 1, a, b),
+                    }
                     for (i, row) in out.chunks(stride).enumerate() {
                         assert!(row[n..].iter().all(|&v| v == 0.5));
                         for (j, &got) in row[..n].iter().enumerate() {

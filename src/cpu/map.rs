@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 
 use self::blocks::Blocks;
 use self::lines::Lines;
-use self::split::{Chunk, chunks};
+pub(super) use self::split::Chunk;
+use self::split::chunks;
 use super::CpuPool;
 use super::memory::{Elements, ElementsMut};
 use super::scratch::with_scratch;
@@ -85,7 +86,7 @@ trait Walk {
 }
 
 /// A program with a tile buffer chosen for every register.
-struct Code<'a> {
+pub(super) struct Code<'a> {
     program: &'a Program,
     /// The buffer of each register; a register that nothing reads has none.
     buffers: SmallVec<[Option<usize>; 32]>,
@@ -96,7 +97,7 @@ struct Code<'a> {
 
 impl<'a> Code<'a> {
     /// Buffers are reused once the last reader of their register is past; those of fixed registers never.
-    fn new(program: &'a Program, inputs: &[MapInput]) -> Self {
+    pub(super) fn new(program: &'a Program, inputs: &[MapInput]) -> Self {
         let n = program.exprs.len();
         // A walk moves on as it loads.
         debug_assert!(
@@ -146,8 +147,9 @@ impl<'a> Code<'a> {
     }
 
     /// All tiles of a chunk.
-    fn run(&self, mut chunk: Chunk, inputs: &[MapInput], outputs: &[MapOutput], scalars: &[u32]) {
+    pub(super) fn run(&self, mut chunk: Chunk, inputs: &[MapInput], outputs: &[MapOutput], scalars: &[u32]) {
         let mut memories = core::mem::take(&mut chunk.memories);
+        let longest = TILE.min(chunk.shape.iter().product());
         let (mut lines, mut blocks);
         let walk: &mut dyn Walk = match Blocks::new(&chunk, inputs, outputs) {
             Some(walk) => {
@@ -166,7 +168,7 @@ impl<'a> Code<'a> {
                 if count == 0 {
                     break;
                 }
-                self.compute(first, count, &memories, walk, tiles, scalars);
+                self.compute(first.then_some(longest), count, &memories, walk, tiles, scalars);
                 for (output, reg) in self.program.outputs.iter().enumerate() {
                     let Some(buffer) = self.buffers[reg.0 as usize] else { continue };
                     walk.store(&mut memories, output, &tiles[buffer * PITCH..][..count]);
@@ -176,10 +178,10 @@ impl<'a> Code<'a> {
         });
     }
 
-    /// All registers of one tile of `count` elements.
+    /// All registers of one tile of `count` elements. `longest` is what a tile has at most, for the first of them.
     fn compute(
         &self,
-        first: bool,
+        longest: Option<usize>,
         count: usize,
         memories: &[ElementsMut],
         walk: &mut dyn Walk,
@@ -188,13 +190,15 @@ impl<'a> Code<'a> {
     ) {
         for (i, expr) in self.program.exprs.iter().enumerate() {
             let Some(buffer) = self.buffers[i] else { continue };
-            // A fixed register fills its whole tile once.
-            if self.fixed[i] && !first {
-                continue;
-            }
+            // A fixed register fills its tile once.
+            let length = match longest {
+                Some(longest) if self.fixed[i] => longest,
+                None if self.fixed[i] => continue,
+                _ => count,
+            };
             let (before, rest) = tiles.split_at_mut(buffer * PITCH);
             let (tile, after) = rest.split_at_mut(PITCH);
-            let tile = &mut tile[..TILE];
+            let tile = &mut tile[..length];
             match *expr {
                 Expr::Const(bits, _) => tile.fill(bits),
                 Expr::Scalar(s, _) => tile.fill(scalars[s as usize]),
@@ -203,7 +207,7 @@ impl<'a> Code<'a> {
                     let value = tile[0];
                     tile.fill(value);
                 }
-                Expr::Input(input, _) => walk.load(memories, input as usize, &mut tile[..count]),
+                Expr::Input(input, _) => walk.load(memories, input as usize, tile),
                 _ => {
                     let (before, after) = (&*before, &*after);
                     let operand = |reg: Reg| match self.buffers[reg.0 as usize] {
@@ -211,7 +215,7 @@ impl<'a> Code<'a> {
                         Some(b) => &after[(b - buffer - 1) * PITCH..][..count],
                         None => &[],
                     };
-                    ops::step(self.program, expr, operand, &mut tile[..count]);
+                    ops::step(self.program, expr, operand, tile);
                 }
             }
         }

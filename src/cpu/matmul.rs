@@ -9,7 +9,7 @@ use super::gemm::{Matrix, PANEL, multiply, pack_panels, packed_len};
 use super::matvec::{Strided, matvec};
 use super::memory::Input;
 use super::number::{Number, with_class};
-use super::packed::HostWords;
+use super::packed::{Form, HostWords};
 use super::reduce::spans;
 use super::scratch::with_scratch;
 use super::simd::vectorised;
@@ -124,7 +124,7 @@ fn product(kernel: &MatMulKernel, a: &Input, b: &Input, words: Option<&HostWords
         let left = |batch: usize| batch_matrix(&a, &a_layout, batch);
         share_out(kernel, left, right, cast_slice_mut(out), pool);
     };
-    match words.and_then(|words| words.panels(&b.layout, floats, pool.counters(), pack)) {
+    match words.and_then(|words| words.packed(&b.layout, Form::Panels, floats, pool.counters(), pack)) {
         Some(panels) => work(&panels.floats),
         None => with_scratch(floats, |panels: &mut [f32]| {
             pack(panels);

@@ -7,6 +7,7 @@ mod block_copy;
 mod conv;
 mod conv_transpose;
 mod cumsum;
+mod depthwise;
 mod executor;
 mod fused;
 mod gather;

@@ -6,7 +6,7 @@ use bevy::platform::time::Instant;
 use bytemuck::{cast_slice, cast_slice_mut};
 use smallvec::SmallVec;
 
-use super::fused::{Places, Temporary, run_map, run_prologue, shared_output};
+use super::fused::{Finish, Places, Temporary, run_map, run_prologue, shared_output};
 use super::map::MapSource;
 use super::memory::{Elements, ElementsMut, Input};
 use super::{CpuPool, HostWords, attention, block_copy, conv, conv_transpose, cumsum, gather, matmul, pool as pooling};
@@ -345,8 +345,14 @@ impl Memory<'_> {
             None => &mut *value,
         };
         let words = step.inputs.get(1).and_then(|input| reads.iter().find(|r| Source::Slot(r.0) == input.source));
-        let faults = run_twin(&step.kernel, own_inputs, words.map(|r| r.1), out, &own, pool);
-        if let Some(epilogue) = &step.epilogue {
+        let finish = match (&step.epilogue, &step.kernel, &step.outputs[..]) {
+            (Some(epilogue), Kernel::Conv(_), [output]) if temporary.target == Some(0) => {
+                Finish::new(epilogue, epilogue_inputs, output, numbers(&epilogue.scalars))
+            }
+            _ => None,
+        };
+        let faults = run_twin(&step.kernel, own_inputs, words.map(|r| r.1), out, &own, pool, finish.as_ref());
+        if let (Some(epilogue), None) = (&step.epilogue, finish) {
             let value = match temporary.target {
                 Some(target) => MapSource::InPlace(target),
                 None => MapSource::Elements(Elements::U32(value)),
@@ -386,8 +392,8 @@ impl Memory<'_> {
     }
 }
 
-/// All other kernels; `out` is what they write, of their output's 32-bit type, `words` are those of input 1 if it is a storage. Gives the
-/// out-of-range indices.
+/// All other kernels; `out` is what they write, of their output's 32-bit type, `words` are those of input 1 if it is a storage; kernels that are given
+/// `finish` compute their epilogue by it. Gives the out-of-range indices.
 fn run_twin(
     kernel: &Kernel,
     inputs: &[Input],
@@ -395,6 +401,7 @@ fn run_twin(
     out: &mut [u32],
     scalars: &[u32],
     pool: &CpuPool,
+    finish: Option<&Finish>,
 ) -> u32 {
     match kernel {
         // Run by themselves.
@@ -408,7 +415,7 @@ fn run_twin(
         Kernel::RowNorm(kernel) => row_norm::row_norm(kernel, inputs, cast_slice_mut(out), scalars, pool),
         Kernel::CumSum(kernel) => cumsum::cumsum(kernel, inputs, out, pool),
         Kernel::TopK(kernel) => top_k::top_k(kernel, inputs, cast_slice_mut(out), pool),
-        Kernel::Conv(kernel) => conv::conv(kernel, inputs, cast_slice_mut(out), pool),
+        Kernel::Conv(kernel) => conv::conv(kernel, inputs, words, cast_slice_mut(out), pool, finish),
         Kernel::ConvTranspose(kernel) => conv_transpose::conv_transpose(kernel, inputs, cast_slice_mut(out), pool),
         Kernel::Pool(kernel) => pooling::pool(kernel, inputs, out, pool),
         Kernel::Taps(kernel) => taps::taps(kernel, inputs, cast_slice_mut(out), pool),

@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use super::asset::TensorWeights;
 use super::files::place;
+use crate::cpu::CpuExecutor;
 use crate::memory::{MemoryRequest, OutgoingRequests, SyncDirection};
 use crate::record::TensorCommands;
 use crate::support::{Backend, ModelBackend, TensorSupport};
@@ -237,13 +238,14 @@ impl Arriving {
     fn put(&mut self, entity: Entity, name: String, tensor: Tensor, home: Backend, commands: &mut Commands) {
         self.next += 1;
         tensor.storage().home(home);
-        if home == Backend::Gpu {
-            let storage = tensor.storage().clone();
-            commands.queue(move |world: &mut World| {
+        let storage = tensor.storage().clone();
+        commands.queue(move |world: &mut World| match home {
+            Backend::Gpu => {
                 let request = MemoryRequest::Synchronize(storage, SyncDirection::ToDevice);
                 world.resource_mut::<OutgoingRequests>().0.push(request);
-            });
-        }
+            }
+            Backend::Cpu => world.resource::<CpuExecutor>().take_in(storage),
+        });
         commands.queue(move |world: &mut World| {
             if world.get_entity(entity).is_ok() {
                 place(world, entity, name, tensor);

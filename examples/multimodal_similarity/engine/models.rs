@@ -65,6 +65,8 @@ pub struct Workspace {
     pub popularity: Entity,
     /// `[1, pictures]`.
     pub scores: Entity,
+    /// `[captions, 256]`.
+    pub captions: Entity,
     /// `[captions]`.
     pub caption_popularity: Entity,
     /// `[1, captions]`.
@@ -166,6 +168,7 @@ fn spawn_workspace(
         index: own(models.matcher, "index", zeros([pictures, JOINT_WIDTH])?),
         popularity: own(models.matcher, "popularity", Tensor::zeros([pictures], DType::F32)?),
         scores: own(models.matcher, "scores", zeros([1, pictures])?),
+        captions: own(models.matcher, "caption index", zeros([captions, JOINT_WIDTH])?),
         caption_popularity: own(models.matcher, "caption popularity", Tensor::zeros([captions], DType::F32)?),
         caption_scores: own(models.matcher, "caption scores", zeros([1, captions])?),
         inputs: HashMap::default(),
@@ -174,28 +177,34 @@ fn spawn_workspace(
     })
 }
 
-/// Fills the gallery's features with those that were made beforehand, and indexes them.
+/// Fills the gallery's features with those that were made beforehand, and indexes them; the captions, which only pictures are compared with, once pictures
+/// can be looked at, so that the first text need not wait for them.
 fn index_gallery(
     models: Res<Models>,
     workspace: Option<Res<Workspace>>,
     matchers: Query<&Matcher>,
     encoders: (Query<(), With<TextEncoder>>, Query<(), With<VisionEncoder>>),
     mut ready: ResMut<ModelsReady>,
-    mut indexed: Local<bool>,
+    mut indexed: Local<(bool, bool)>,
     mut ops: TensorCommands,
 ) -> Result {
     let (Some(workspace), Ok(matcher)) = (workspace, matchers.get(models.matcher)) else { return Ok(()) };
-    if !*indexed {
+    let now = ModelsReady { text: encoders.0.contains(models.text), vision: encoders.1.contains(models.vision) };
+    if !indexed.0 {
         let stored = ops.cast(matcher.gallery, DType::F32)?;
         let live = ops.fill([1, VISION_WIDTH], 0.0, DType::F32)?;
         let all = ops.concat([stored, live], 0)?;
         ops.store(all, workspace.features)?;
         refresh_index(matcher, &workspace, &mut ops)?;
-        let popularity = matcher.popularity(&mut ops, matcher.captions, matcher.pictures)?;
-        ops.store(popularity, workspace.caption_popularity)?;
-        *indexed = true;
+        indexed.0 = true;
     }
-    let now = ModelsReady { text: encoders.0.contains(models.text), vision: encoders.1.contains(models.vision) };
+    if now.vision && !indexed.1 {
+        let captions = ops.cast(matcher.captions, DType::F32)?;
+        ops.store(captions, workspace.captions)?;
+        let popularity = matcher.popularity(&mut ops, captions, matcher.pictures)?;
+        ops.store(popularity, workspace.caption_popularity)?;
+        indexed.1 = true;
+    }
     ready.set_if_neq(now);
     Ok(())
 }

@@ -256,9 +256,9 @@ fn ask_picture(
         // The matcher's share of the features: its last row is what was just stored.
         let live = ops.slice(workspace.seen, 0, -1, isize::MAX)?;
         let point = matcher.place_pictures(&mut ops, live)?;
-        let scores = matcher.score(&mut ops, point, matcher.captions, workspace.caption_popularity)?;
+        let scores = matcher.score(&mut ops, point, workspace.captions, workspace.caption_popularity)?;
         ops.store(scores, workspace.caption_scores)?;
-        let popularity = matcher.popularity(&mut ops, point, matcher.captions)?;
+        let popularity = matcher.popularity(&mut ops, point, workspace.captions)?;
         let popularity = ops.unsqueeze(popularity, &[1])?;
         let point = ops.concat([point, popularity], 1)?;
         let receivers = [ops.read(workspace.caption_scores)?, ops.read(point)?];

@@ -4,6 +4,7 @@
 use bevy::camera::RenderTarget;
 use bevy::prelude::*;
 use bevy::render::render_resource::{TextureFormat, TextureUsages};
+use bevy_egui::input::egui_wants_any_keyboard_input;
 use bevy_tensor_compute::ImagePixels;
 use bevy_tensor_compute::prelude::*;
 
@@ -27,6 +28,12 @@ pub struct Eye {
     since: f32,
 }
 
+impl Eye {
+    pub fn new(open: bool) -> Self {
+        Self { open, since: 0.0 }
+    }
+}
+
 /// The camera that renders what is looked at.
 #[derive(Component)]
 struct EyeCamera;
@@ -36,7 +43,14 @@ struct EyeCamera;
 struct View;
 
 pub fn plugin(app: &mut App) {
-    app.init_resource::<Eye>().add_systems(Update, (open_eye, follow, look).chain());
+    let toggled = toggle.run_if(not(egui_wants_any_keyboard_input));
+    app.init_resource::<Eye>().add_systems(Update, (toggled, open_eye, follow, look).chain());
+}
+
+fn toggle(keys: Res<ButtonInput<KeyCode>>, mut eye: ResMut<Eye>) {
+    if keys.just_pressed(KeyCode::KeyC) {
+        eye.open = !eye.open;
+    }
 }
 
 /// The first time somebody wants to know, there is no camera yet.

@@ -28,12 +28,15 @@ pub fn run(options: Options, library: Library, picture: Option<TensorData>, star
     let query = options.queries.first().cloned();
     let own = picture.zip(options.image.clone()).map(|(pixels, path)| (path.display().to_string(), pixels));
     App::new()
+        // The scene goes on without what failed.
+        .set_error_handler(bevy::ecs::error::error)
         .add_plugins((AnywherePlugins::windowed(window), TensorComputePlugin { backend: options.backend, ..default() }))
         .add_plugins((TensorInspectorPlugin::default(), ModelsPlugin, SearchPlugin))
         .add_plugins((flat::plugin, camera::plugin, eye::plugin, gallery::plugin, panel::plugin))
         .insert_resource(ClearColor(Color::srgb(0.02, 0.024, 0.05)))
         .insert_resource(TextSearch::new(query.clone()))
         .insert_resource(PictureSearch::new(own))
+        .insert_resource(eye::Eye::new(options.camera))
         .insert_resource(panel::SearchBox::new(query, start))
         .insert_resource(options)
         .insert_resource(library)
@@ -41,11 +44,22 @@ pub fn run(options: Options, library: Library, picture: Option<TensorData>, star
         .run()
 }
 
-/// Takes the picture and ends the run after the frames that were asked for.
-fn end(options: Res<Options>, mut frame: Local<u32>, mut commands: Commands, mut exit: MessageWriter<AppExit>) {
-    *frame += 1;
+/// Takes the picture and ends the run after the frames that were asked for, and tells how long they took.
+fn end(
+    options: Res<Options>,
+    time: Res<Time<Real>>,
+    mut frames: Local<Vec<f32>>,
+    mut commands: Commands,
+    mut exit: MessageWriter<AppExit>,
+) {
     let Some(last) = options.frames.or(options.screenshot.as_ref().map(|_| FRAMES)) else { return };
-    if *frame == last {
+    frames.push(time.delta_secs() * 1e3);
+    let frame = frames.len() as u32;
+    if frame == last {
+        let mut times = frames.clone();
+        times.sort_by(f32::total_cmp);
+        let at = |part: f32| times[((times.len() - 1) as f32 * part) as usize];
+        info!("{frame} frames, half within {:.1} ms, nineteen of twenty within {:.1} ms", at(0.5), at(0.95));
         match options.screenshot.clone() {
             Some(path) => {
                 commands.spawn(Screenshot::primary_window()).observe(save_to_disk(path)).observe(
@@ -58,7 +72,7 @@ fn end(options: Res<Options>, mut frame: Local<u32>, mut commands: Commands, mut
                 exit.write(AppExit::Success);
             }
         }
-    } else if *frame == last + PATIENCE {
+    } else if frame == last + PATIENCE {
         error!("no screenshot came");
         exit.write(AppExit::error());
     }

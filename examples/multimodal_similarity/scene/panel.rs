@@ -261,7 +261,7 @@ fn show_foot(mut contexts: EguiContexts, support: Res<TensorSupport>) -> Result 
     let rect = context.content_rect();
     let painter = context.layer_painter(egui::LayerId::background());
     let font = FontId::proportional(12.5);
-    let keys = "WASD, Q, E and right mouse to fly   ·   F12 inspector";
+    let keys = "WASD, Q, E and right mouse to fly   ·   C what the camera sees   ·   F12 inspector";
     painter.text(rect.left_bottom() + vec2(24.0, -16.0), Align2::LEFT_BOTTOM, keys, font.clone(), FAINT);
     let backend = format!("tensors on the {}", support.backend);
     painter.text(rect.right_bottom() + vec2(-24.0, -16.0), Align2::RIGHT_BOTTOM, backend, font, FAINT);

@@ -8,7 +8,7 @@ use super::{MapInput, MapOutput};
 use crate::cpu::memory::ElementsMut;
 
 /// A box of the iteration space: a range of one axis, at fixed indices of the axes before it, whole in the axes after it.
-pub(super) struct Chunk<'a> {
+pub(in crate::cpu) struct Chunk<'a> {
     /// The first axis that is walked.
     pub axis: usize,
     /// Sizes from that axis on.

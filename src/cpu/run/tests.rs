@@ -137,3 +137,77 @@ fn odd_halves_are_read_from_the_middle_of_a_word() {
     let plan = plan(Vec::new(), Vec::new());
     assert_eq!(read_words(&plan, &middle, &slots, &[]), [0x3333_2222, 0x0000_4444]);
 }
+
+/// A pointwise convolution `[2, 3, 2, 5]` to `[2, 4, 2, 5]`, with what is fused to it computed piece by piece or afterwards.
+#[test]
+fn an_epilogue_follows_its_convolution() {
+    use crate::kernel::ConvKernel;
+    use crate::plan::Fused;
+    use crate::record::{UnaryOp, Window};
+    let window = Window { size: [1; 3], stride: [1; 3], dilation: [1; 3], before: [0; 3], after: [0; 3] };
+    let (input, output) = ([1, 2, 5], [1, 2, 5]);
+    let floats = |n: usize| (0..n).map(|i| ((i * 5 % 7) as f32 - 3.0).to_bits()).collect::<Vec<_>>();
+    let number = |words: &[u32], i: usize| f32::from_bits(words[i]);
+    for (batch, groups) in [(1, 1), (2, 1), (2, 3)] {
+        let channels_out = if groups == 3 { 3 } else { 4 };
+        let kernel = ConvKernel { window, groups, bias: false, batch, channels_in: 3, channels_out, input, output };
+        let shape = [batch, channels_out, 2, 5];
+        let elements: usize = shape.iter().product();
+        let contiguous = || Layout::contiguous(shape);
+        // A number for everything, for every element, for every column, for every channel.
+        let others = [
+            Layout::contiguous([1, 1, 1, 1]),
+            contiguous(),
+            Layout::contiguous([1, 1, 1, 5]),
+            Layout::contiguous([1, channels_out, 1, 1]),
+        ];
+        for other in others {
+            let slots = [
+                storage(DType::F32, &vec![0; elements]),
+                storage(DType::F32, &floats(batch * 30)),
+                storage(DType::F32, &floats(channels_out * 3 / groups)),
+                storage(DType::F32, &floats(other.elements())),
+            ];
+            let slot = |s, layout| operand(Source::Slot(s), DType::F32, layout);
+            let mut program = Program::default();
+            let (value, added) =
+                (program.push(Expr::Input(0, Class::Float)), program.push(Expr::Input(1, Class::Float)));
+            let sum = program.binary(BinaryOp::Add, value, added);
+            let result = program.unary(UnaryOp::Abs, sum, &[]);
+            program.outputs.push(result);
+            let wide = other.broadcast_to(&shape.into()).expect("fits");
+            let step = Step {
+                epilogue: Some(Fused {
+                    map: MapKernel { shape: shape.into(), program, dynamic_out: None },
+                    inputs: SmallVec::from_iter([
+                        operand(Source::Fused, DType::F32, contiguous()),
+                        slot(3, wide.clone()),
+                    ]),
+                    scalars: SmallVec::new(),
+                }),
+                ..Step::new(
+                    Kernel::Conv(kernel.clone()),
+                    [
+                        slot(1, Layout::contiguous([batch, 3, 2, 5])),
+                        slot(2, Layout::contiguous([channels_out, 3 / groups, 1, 1])),
+                    ],
+                    slot(0, contiguous()),
+                )
+            };
+            let plan = plan(vec![step], Vec::new());
+            let run = run_plan(&plan, &slots, &[], &[], &mut Vec::new(), &CpuPool::new(2), &mut Watch::default());
+            run.expect("no kernel of a user");
+            let [got, x, weight, added] = [0, 1, 2, 3].map(|s: usize| words(&slots[s]));
+            for i in 0..elements {
+                let (n, c, place) = (i / 10 / channels_out, i / 10 % channels_out, i % 10);
+                let depth = 3 / groups;
+                let first = c / (channels_out / groups) * depth;
+                let sum: f32 = (0..depth)
+                    .map(|d| number(&weight, c * depth + d) * number(&x, (n * 3 + first + d) * 10 + place))
+                    .sum();
+                let expected = (sum + number(&added, wide.position(i))).abs();
+                assert_eq!(number(&got, i), expected, "{groups} groups, {wide:?} at {i}");
+            }
+        }
+    }
+}
