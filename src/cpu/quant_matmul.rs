@@ -1,18 +1,25 @@
-//! Matrix products with quantised weights. Few rows are multiplied with the quants directly; for many, strips of the weights are widened into a
-//! buffer that fits the cache and go to `gemm`.
+//! Matrix products with quantised weights. Very few rows are multiplied with the quants directly. For some, a few rows of the weights at a time are widened
+//! and stay in the nearest cache while all rows are multiplied with them; for many, strips of the weights are widened into a buffer that fits the
+//! second-level cache and go to `gemm`.
 
 use std::borrow::Cow;
+
+use pulp::{Simd, WithSimd};
 
 use super::CpuPool;
 use super::gemm::{Matrix, gemm};
 use super::memory::{Elements, Input};
 use super::scratch::with_scratch;
-use super::simd::vectorised;
+use super::simd::{vectorised, with_vectors};
 use crate::kernel::QuantMatMulKernel;
 use crate::tensor::BlockFormat;
 
 /// Rows that are multiplied directly: widening the weights would cost more than it saves.
 const FEW: usize = 3;
+/// Rows up to which a few rows of the weights are widened at a time.
+const SOME: usize = 64;
+/// Rows of the weights that are widened then.
+const WIDE: usize = 4;
 /// Bytes of widened weights at a time; half of a usual second-level cache.
 const PANEL: usize = 1 << 17;
 
@@ -115,19 +122,111 @@ pub(super) fn quant_matmul(kernel: &QuantMatMulKernel, inputs: &[Input], out: &m
             pool.each_unit(row, 1, k / 2, |first, cells| {
                 vectorised(
                     #[inline(always)]
-                    || cells.iter_mut().enumerate().for_each(|(j, cell)| *cell = weights.dot(first + j, x)),
+                    || {
+                        for (j, cell) in cells.iter_mut().enumerate() {
+                            *cell = weights.dot(first + j, x);
+                        }
+                    },
                 );
             });
         }
         return;
     }
     // A multiplication and an addition count half, because many are done at once.
-    let width = n.div_ceil(pool.parts(m * n * k / 8));
+    let width = n.div_ceil(pool.parts(m * n * k / 8)).next_multiple_of(WIDE);
     let mut strips: Vec<(usize, Vec<&mut [f32]>)> = (0..n.div_ceil(width)).map(|i| (i * width, Vec::new())).collect();
     for row in out.chunks_mut(n) {
         strips.iter_mut().zip(row.chunks_mut(width)).for_each(|(strip, cells)| strip.1.push(cells));
     }
-    pool.each(strips, |(first, mut rows)| panels(kernel, weights, &x, first, &mut rows));
+    pool.each(strips, |(first, mut rows)| match m {
+        0..=SOME => dots(kernel, weights, &x, first, &mut rows),
+        _ => panels(kernel, weights, &x, first, &mut rows),
+    });
+}
+
+/// Widens rows of the weights from `first` on.
+fn widen(weights: Weights, k: usize, first: usize, out: &mut [f32]) {
+    vectorised(
+        #[inline(always)]
+        || {
+            for (j, row) in out.chunks_exact_mut(k).enumerate() {
+                weights.row(first + j, row);
+            }
+        },
+    );
+}
+
+/// The columns of `rows`, of which the first is column `first`, as sums along the rows of the weights.
+fn dots(kernel: &QuantMatMulKernel, weights: Weights, x: &[f32], first: usize, rows: &mut [&mut [f32]]) {
+    let (m, k) = (kernel.m, kernel.k);
+    let width = rows.first().map_or(0, |row| row.len());
+    with_scratch(WIDE * (k + m), |buffer: &mut [f32]| {
+        let (wide, sums) = buffer.split_at_mut(WIDE * k);
+        for start in (0..width).step_by(WIDE) {
+            let columns = WIDE.min(width - start);
+            widen(weights, k, first + start, &mut wide[..columns * k]);
+            // Of rows past the last nobody looks at the sums.
+            with_vectors(Dots { wide, x, k, sums });
+            for (row, sums) in rows.iter_mut().zip(sums.as_chunks::<WIDE>().0) {
+                row[start..start + columns].copy_from_slice(&sums[..columns]);
+            }
+        }
+    });
+}
+
+/// Sums of the products of every row of `x` with [`WIDE`] rows, all `k` long.
+struct Dots<'a> {
+    wide: &'a [f32],
+    x: &'a [f32],
+    k: usize,
+    sums: &'a mut [f32],
+}
+
+impl WithSimd for Dots<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // Two rows at a time fill the registers.
+        for (x, sums) in self.x.chunks(2 * self.k).zip(self.sums.chunks_mut(2 * WIDE)) {
+            if x.len() == 2 * self.k {
+                dot_rows::<S, 2>(simd, self.wide, x, self.k, sums);
+            } else {
+                dot_rows::<S, 1>(simd, self.wide, x, self.k, sums);
+            }
+        }
+    }
+}
+
+/// The products of `M` rows of `x`.
+#[inline(always)]
+fn dot_rows<S: Simd, const M: usize>(simd: S, wide: &[f32], x: &[f32], k: usize, out: &mut [f32]) {
+    let whole = k / S::F32_LANES;
+    let (mut rows, mut xs) = ([&[][..]; WIDE], [&[][..]; M]);
+    for (r, row) in rows.iter_mut().enumerate() {
+        *row = &S::as_simd_f32s(&wide[r * k..][..k]).0[..whole];
+    }
+    for (i, row) in xs.iter_mut().enumerate() {
+        *row = &S::as_simd_f32s(&x[i * k..][..k]).0[..whole];
+    }
+    let mut sums = [[simd.splat_f32s(0.0); WIDE]; M];
+    for p in 0..whole {
+        for i in 0..M {
+            let x = xs[i][p];
+            for r in 0..WIDE {
+                sums[i][r] = simd.mul_add_e_f32s(x, rows[r][p], sums[i][r]);
+            }
+        }
+    }
+    for i in 0..M {
+        for r in 0..WIDE {
+            let mut sum = simd.reduce_sum_f32s(sums[i][r]);
+            for p in whole * S::F32_LANES..k {
+                sum += x[i * k + p] * wide[r * k + p];
+            }
+            out[i * WIDE + r] = sum;
+        }
+    }
 }
 
 /// The columns of `rows`, of which the first is column `first`, by way of widened weights.
@@ -140,10 +239,7 @@ fn panels(kernel: &QuantMatMulKernel, weights: Weights, x: &[f32], first: usize,
         for start in (0..width).step_by(step) {
             let columns = step.min(width - start);
             let wide = &mut wide[..columns * k];
-            vectorised(
-                #[inline(always)]
-                || wide.chunks_exact_mut(k).enumerate().for_each(|(j, row)| weights.row(first + start + j, row)),
-            );
+            widen(weights, k, first + start, wide);
             let a = Matrix { data: x, offset: 0, row: k as isize, column: 1 };
             let b = Matrix { data: wide, offset: 0, row: 1, column: k as isize };
             gemm([m, columns, k], &mut block[..m * columns], columns, false, a, b);
@@ -166,7 +262,7 @@ mod tests {
             |count: usize, seed: usize| -> Vec<f32> { (0..count).map(|i| ((i * 37 + seed) as f32).sin()).collect() };
         for dtype in DType::QUANTIZED {
             let format = dtype.block_format().expect("a quantised type");
-            for (m, n, k) in [(1, 1, 1), (1, 65, 3), (2, 3, 5), (3, 63, 2), (7, 65, 1), (33, 300, 4)] {
+            for (m, n, k) in [(1, 1, 1), (1, 65, 3), (2, 3, 5), (3, 63, 2), (7, 65, 1), (33, 300, 4), (70, 37, 3)] {
                 let k = k * format.elements;
                 // One row before, so that the weights begin inside a group.
                 let (x, values) = (noise(m * k, 1), noise((n + 1) * k, 2));

@@ -14,7 +14,7 @@ use crate::tensor::{DType, Shape, TensorData, pack};
 const MAX_HEADER: u64 = 100_000_000;
 
 /// Bytes before the header: its length.
-const LENGTH: u64 = 8;
+pub(super) const LENGTH: u64 = 8;
 
 /// A header that fits its file.
 #[derive(Debug)]
@@ -42,29 +42,45 @@ impl Header {
     pub(super) fn read(path: &Path, file: &mut impl Read, has: u64) -> Result<Self, FormatError> {
         let io = io_error(path);
         let length = |needs: u64| FormatError::Length { path: path.to_owned(), needs, has };
-        let header = |reason: String| FormatError::Header { path: path.to_owned(), reason };
         if has < LENGTH {
             return Err(length(LENGTH));
         }
         let mut size = [0; LENGTH as usize];
         file.read_exact(&mut size).map_err(&io)?;
-        let size = u64::from_le_bytes(size);
-        if size > MAX_HEADER {
-            return Err(header(format!("a header of {size} bytes is too long")));
-        }
-        let start = LENGTH + size;
-        if start > has {
-            return Err(length(start));
+        let size = Self::size(path, size)?;
+        if LENGTH + size > has {
+            return Err(length(LENGTH + size));
         }
         let mut text = vec![0; size as usize];
         file.read_exact(&mut text).map_err(&io)?;
-        // Deserialising also checks that offsets follow each other and fit the shapes.
-        let content: Metadata = serde_json::from_slice(&text).map_err(|error| header(error.to_string()))?;
-        let needs = start.checked_add(content.data_len() as u64).ok_or_else(|| length(u64::MAX))?;
-        if needs != has {
-            return Err(length(needs));
+        let header = Self::parse(path, &text)?;
+        if header.end() != has {
+            return Err(length(header.end()));
         }
-        Ok(Self { content, start })
+        Ok(header)
+    }
+
+    /// Bytes of the header, from the first bytes of a file.
+    pub(super) fn size(path: &Path, bytes: [u8; LENGTH as usize]) -> Result<u64, FormatError> {
+        let size = u64::from_le_bytes(bytes);
+        if size > MAX_HEADER {
+            let reason = format!("a header of {size} bytes is too long");
+            return Err(FormatError::Header { path: path.to_owned(), reason });
+        }
+        Ok(size)
+    }
+
+    /// Reads the header's own bytes; whether the file is as long as it says remains to be seen.
+    pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Self, FormatError> {
+        // Deserialising also checks that offsets follow each other and fit the shapes.
+        let content: Metadata = serde_json::from_slice(text)
+            .map_err(|error| FormatError::Header { path: path.to_owned(), reason: error.to_string() })?;
+        Ok(Self { content, start: LENGTH + text.len() as u64 })
+    }
+
+    /// Bytes that the file must have.
+    pub(super) fn end(&self) -> u64 {
+        self.start.saturating_add(self.content.data_len() as u64)
     }
 
     /// The tensors' names, in the order of their bytes.
@@ -170,13 +186,14 @@ fn decode(name: &str, stored: Dtype, shape: Shape, elements: usize, bytes: &[u8]
     let range =
         |value: &dyn fmt::Display, dtype| FormatError::Range { name: name.to_owned(), value: value.to_string(), dtype };
     if let Some(dtype) = counterpart(stored) {
-        let mut words = vec![0u32; dtype.words(elements)];
-        bytemuck::cast_slice_mut::<u32, u8>(&mut words)[..bytes.len()].copy_from_slice(bytes);
-        if dtype == DType::Bool {
-            // Any byte but 0 is true in a file; backends rely on 0 and 1.
-            bytemuck::cast_slice_mut::<u32, u8>(&mut words).iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
-        }
-        return Ok(TensorData::from_words(dtype, shape, words.into()));
+        let (whole, rest) = bytes.as_chunks::<4>();
+        let mut last = [0; 4];
+        last[..rest.len()].copy_from_slice(rest);
+        let last = (!rest.is_empty()).then_some(&last);
+        // Any byte but 0 is true in a file; backends rely on 0 and 1.
+        let truth = |bytes: [u8; 4]| bytes.map(|byte| u8::from(byte != 0));
+        let words = whole.iter().chain(last).map(|&bytes| if dtype == DType::Bool { truth(bytes) } else { bytes });
+        return Ok(TensorData::from_words(dtype, shape, words.map(u32::from_le_bytes).collect()));
     }
     let (dtype, words) = match stored {
         Dtype::BF16 => {
