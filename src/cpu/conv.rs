@@ -351,7 +351,7 @@ pub(super) mod tests {
         }
         let packed = (cin > 1 || k.channels_out / groups > FEW) && !outs[0].is_empty();
         assert_eq!(words.packed(&inputs[1].layout, Form::Strips, 0, pool.counters(), |_| {}).is_some(), packed);
-        for at in 0..outs[0].len() {
+        for (at, results) in outs[0].iter().zip(&outs[2]).enumerate() {
             let (n, co) = (at / plane / k.channels_out, at / plane % k.channels_out);
             let group = co / (k.channels_out / groups);
             let o = [at % plane / (k.output[1] * k.output[2]), at / k.output[2] % k.output[1], at % k.output[2]];
@@ -369,7 +369,7 @@ pub(super) mod tests {
                     }
                 }
             }
-            assert_eq!([outs[0][at], outs[2][at]], [expected; 2], "{k:?} at {at}");
+            assert_eq!(results, (&expected, &expected), "{k:?} at {at}");
         }
     }
 
