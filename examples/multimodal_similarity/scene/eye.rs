@@ -1,7 +1,8 @@
-//! "What does the camera see": a second camera with the same view renders into a small image, whose pixels are a tensor that the vision encoder looks at
-//! every half second.
+//! "What does the camera see": a second camera with the same view renders the pictures that are near, without cards and light, into a small image, whose
+//! pixels are a tensor that the vision encoder looks at every half second.
 
 use bevy::camera::RenderTarget;
+use bevy::camera::visibility::RenderLayers;
 use bevy::prelude::*;
 use bevy::render::render_resource::{TextureFormat, TextureUsages};
 use bevy_egui::input::egui_wants_any_keyboard_input;
@@ -9,11 +10,19 @@ use bevy_tensor_compute::ImagePixels;
 use bevy_tensor_compute::prelude::*;
 
 use super::camera::MainCamera;
+use super::gallery::Face;
 use crate::engine::models::Models;
 use crate::engine::search::{PictureSearch, Pixels};
 
 /// Side of the image.
 const SIDE: u32 = 224;
+
+/// The layer of what it sees, and how far that may be.
+const SEEN: usize = 1;
+const REACH: f32 = 8.0;
+
+/// How wide the camera looks: what the window shows in its middle.
+const FOCUS: f32 = 0.32;
 
 /// Seconds between looks.
 const PAUSE: f32 = 0.5;
@@ -44,7 +53,7 @@ struct View;
 
 pub fn plugin(app: &mut App) {
     let toggled = toggle.run_if(not(egui_wants_any_keyboard_input));
-    app.init_resource::<Eye>().add_systems(Update, (toggled, open_eye, follow, look).chain());
+    app.init_resource::<Eye>().add_systems(Update, (toggled, open_eye, follow, sort_out, look).chain());
 }
 
 fn toggle(keys: Res<ButtonInput<KeyCode>>, mut eye: ResMut<Eye>) {
@@ -71,11 +80,13 @@ fn open_eye(
     commands.spawn((
         EyeCamera,
         Camera3d::default(),
-        Camera { order: -1, ..default() },
+        // White, as behind the pictures that the joint space was fitted on.
+        Camera { order: -1, clear_color: Color::WHITE.into(), ..default() },
+        RenderLayers::layer(SEEN),
         RenderTarget::Image(image.clone().into()),
         bevy::core_pipeline::tonemapping::Tonemapping::None,
         Msaa::Off,
-        Projection::from(PerspectiveProjection { fov: 0.5, ..default() }),
+        Projection::from(PerspectiveProjection { fov: FOCUS, ..default() }),
         Transform::default(),
     ));
     commands.spawn((View, Name::new("view"), ImagePixels { image, live: false }, TensorOf(models.vision)));
@@ -92,6 +103,18 @@ fn follow(
         camera.is_active = eye.open;
     }
     **transform = **main;
+}
+
+/// Pictures far behind others would only be in the way.
+fn sort_out(
+    eye: Res<Eye>,
+    main: Single<&Transform, With<MainCamera>>,
+    mut faces: Query<(&GlobalTransform, &mut RenderLayers), With<Face>>,
+) {
+    for (place, mut layers) in faces.iter_mut().filter(|_| eye.open) {
+        let near = place.translation().distance(main.translation) < REACH;
+        layers.set_if_neq(if near { RenderLayers::from_layers(&[0, SEEN]) } else { RenderLayers::default() });
+    }
 }
 
 /// Looks anew when the last look has been answered.

@@ -3,6 +3,7 @@
 use core::f32::consts::PI;
 
 use bevy::asset::RenderAssetUsages;
+use bevy::camera::visibility::RenderLayers;
 use bevy::prelude::*;
 use bevy::render::render_resource::{Extent3d, TextureDimension, TextureFormat};
 
@@ -38,6 +39,10 @@ pub struct Tile {
     face: Handle<Flat>,
     halo: Entity,
 }
+
+/// The picture on a tile.
+#[derive(Component)]
+pub struct Face;
 
 /// The glow behind a tile.
 #[derive(Component)]
@@ -87,7 +92,7 @@ fn spawn_tiles(
         commands
             .spawn((tile, transform, Visibility::default()))
             .with_child(flat(cards, 0.0, 0.95))
-            .with_child(flat(face, 0.02, 0.74))
+            .with_child((Face, flat(face, 0.02, 0.74), RenderLayers::default()))
             .add_child(halo);
     }
 }
@@ -120,13 +125,14 @@ fn rank_tiles(mut ranked: MessageReader<TextRanked>, mut tiles: Query<&mut Tile>
 /// Brings tiles nearer to where they are going, and their colours with them.
 fn move_tiles(
     time: Res<Time>,
-    mut tiles: Query<(&Tile, &mut Transform)>,
+    mut tiles: Query<(&Tile, &Children, &mut Transform)>,
+    mut layers: Query<&mut MeshMaterial3d<Flat>>,
     mut halos: Query<(&Halo, &mut Visibility)>,
     mut materials: ResMut<Assets<Flat>>,
 ) {
     let blend = 1.0 - (-6.0 * time.delta_secs().min(0.1)).exp();
     let beat = 0.85 + 0.15 * (time.elapsed_secs() * 2.2).sin();
-    for (tile, mut transform) in &mut tiles {
+    for (tile, children, mut transform) in &mut tiles {
         let (target, front) = (tile.target, tile.rank.is_some());
         if transform.translation.distance_squared(target.translation) > 1e-6
             || (transform.scale.x - target.scale.x).abs() > 1e-3
@@ -135,13 +141,18 @@ fn move_tiles(
             transform.scale = transform.scale.lerp(target.scale, blend);
             let towards = if front { 0.0 } else { -tile.home.x / RADIUS };
             transform.rotation = transform.rotation.slerp(Quat::from_rotation_y(towards), blend);
+            // Bevy sorts what is transparent by where it was when its material last changed.
+            let mut layers = layers.iter_many_mut(children);
+            while let Some(mut layer) = layers.fetch_next() {
+                layer.set_changed();
+            }
         }
         // Materials are uploaded when they change: only when there is something to see.
         let light = if front { 1.0 } else { 0.28 + 0.55 * tile.likeness };
         let colour = Color::srgb(light, light, light.max(0.34));
         let card = match tile.rank {
-            Some(0) => Color::srgba(1.0, 0.86, 0.55, 0.6),
-            Some(_) => Color::srgba(0.75, 0.8, 1.0, 0.5),
+            Some(0) => Color::srgba(1.0, 0.86, 0.55, 0.94),
+            Some(_) => Color::srgba(0.62, 0.67, 0.92, 0.9),
             None => Color::srgba(0.42, 0.47, 0.7, 0.1 + 0.22 * tile.likeness),
         };
         for (handle, colour) in [(&tile.face, colour), (&tile.card, card)] {

@@ -146,7 +146,7 @@ fn show_search(
         glass().show(ui, |ui| {
             ui.set_width(width);
             ui.horizontal(|ui| {
-                let size = vec2(width - 92.0, 30.0);
+                let size = vec2(width - 84.0, 30.0);
                 let edit = egui::TextEdit::singleline(&mut search_box.text)
                     .font(FontId::proportional(22.0))
                     .text_color(TEXT)
@@ -164,10 +164,14 @@ fn show_search(
                         Err(message) => search_box.note = Some(message),
                     }
                 }
-                let label = RichText::new("camera").size(14.0).color(if eye.open { ACCENT } else { FAINT });
-                if ui.selectable_label(eye.open, label).on_hover_text("what does the camera see?").clicked() {
-                    eye.open = !eye.open;
-                }
+                ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+                    let colour = if eye.open { ACCENT } else { FAINT };
+                    let label = RichText::new("camera").size(14.0).color(colour);
+                    let button = egui::Button::new(label).fill(Color32::TRANSPARENT).stroke(Stroke::new(1.0, colour));
+                    if ui.add(button.corner_radius(8)).on_hover_text("what does the camera see?").clicked() {
+                        eye.open = !eye.open;
+                    }
+                });
             });
             let (done, total) = progress.0.values().fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
             if !ready.text || !ready.vision {
