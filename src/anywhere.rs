@@ -75,12 +75,80 @@ pub fn has_adapter() -> bool {
     bevy::tasks::block_on(instance.request_adapter(&wgpu::RequestAdapterOptions::default())).is_ok()
 }
 
-/// Whether there is somewhere to open a window.
+/// Whether there is somewhere to open a window: on X11 and Wayland a display that answers, elsewhere always.
 pub fn has_display() -> bool {
-    if cfg!(all(unix, not(target_os = "macos"))) {
-        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        set("DISPLAY") || set("WAYLAND_DISPLAY")
-    } else {
-        true
+    #[cfg(all(unix, not(any(target_vendor = "apple", target_os = "android"))))]
+    return display::answers();
+    #[cfg(not(all(unix, not(any(target_vendor = "apple", target_os = "android")))))]
+    return true;
+}
+
+/// Displays that the environment names. It may name one that is gone, as in a session that outlived its server, where opening a window would end the app.
+#[cfg(all(unix, not(any(target_vendor = "apple", target_os = "android"))))]
+mod display {
+    use core::time::Duration;
+    use std::net::{TcpStream, ToSocketAddrs};
+    use std::os::unix::net::UnixStream;
+    use std::path::PathBuf;
+
+    /// How long a display on another machine may take.
+    const PATIENCE: Duration = Duration::from_millis(500);
+
+    pub(super) fn answers() -> bool {
+        let named = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let wayland = named("WAYLAND_DISPLAY").is_some_and(|name| {
+            let folder = named("XDG_RUNTIME_DIR").map(PathBuf::from).unwrap_or_default();
+            UnixStream::connect(folder.join(name)).is_ok()
+        });
+        wayland || named("DISPLAY").is_some_and(|name| x_answers(&name))
+    }
+
+    /// `[host]:number[.screen]` as host and number.
+    fn x_address(name: &str) -> Option<(&str, u16)> {
+        let (host, rest) = name.rsplit_once(':')?;
+        let number = rest.split_once('.').map_or(rest, |(number, _)| number);
+        Some((if host == "unix" { "" } else { host }, number.parse().ok()?))
+    }
+
+    fn x_answers(name: &str) -> bool {
+        let Some((host, number)) = x_address(name) else { return false };
+        if host.is_empty() {
+            let path = format!("/tmp/.X11-unix/X{number}");
+            return UnixStream::connect(&path).is_ok() || in_memory(&path);
+        }
+        let Some(port) = number.checked_add(6000) else { return false };
+        let mut addresses = (host, port).to_socket_addrs().into_iter().flatten();
+        addresses.any(|address| TcpStream::connect_timeout(&address, PATIENCE).is_ok())
+    }
+
+    /// Linux has sockets that no file stands for.
+    fn in_memory(path: &str) -> bool {
+        #[cfg(target_os = "linux")]
+        {
+            use std::os::linux::net::SocketAddrExt;
+            let address = std::os::unix::net::SocketAddr::from_abstract_name(path);
+            address.is_ok_and(|address| UnixStream::connect_addr(&address).is_ok())
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = path;
+            false
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn names_of_displays_are_read_and_those_that_do_not_answer_are_none() {
+            assert_eq!(x_address(":0"), Some(("", 0)));
+            assert_eq!(x_address("unix:12.3"), Some(("", 12)));
+            assert_eq!(x_address("some.host:1.0"), Some(("some.host", 1)));
+            assert_eq!(x_address("nonsense"), None);
+            assert_eq!(x_address(":x"), None);
+            let free = (40_000..).find(|n| !PathBuf::from(format!("/tmp/.X11-unix/X{n}")).exists()).unwrap();
+            assert!(!x_answers(&format!(":{free}")) && !x_answers("nonsense"));
+        }
     }
 }

@@ -7,6 +7,7 @@ use bevy::render::MainWorld;
 
 use crate::cpu::CpuExecutor;
 use crate::gpu::{GpuExecutor, GpuSettings};
+use crate::image::{ImageCopy, OutgoingCopies};
 use crate::memory::{MemoryNews, MemoryRequest, MemorySettings, NewsSender, OutgoingRequests};
 use crate::plan::Batch;
 use crate::record::{FrameRecordings, Part};
@@ -22,6 +23,8 @@ pub(crate) struct OutgoingParts(Vec<Part>);
 pub(crate) struct Extracted {
     pub parts: Vec<Part>,
     pub requests: Vec<MemoryRequest>,
+    /// Copies between images and tensors; also earlier ones, whose images were not on the device yet.
+    pub copies: Vec<ImageCopy>,
     pub settings: MemorySettings,
     /// Real time.
     pub now: Duration,
@@ -43,6 +46,7 @@ impl Extracted {
         Self {
             parts: core::mem::take(&mut self.parts),
             requests: core::mem::take(&mut self.requests),
+            copies: core::mem::take(&mut self.copies),
             settings: self.settings,
             now: self.now,
             ..Self::default()
@@ -89,6 +93,10 @@ pub(crate) fn extract_recordings(
     if let Some(mut outgoing) = main_world.get_resource_mut::<OutgoingRequests>() {
         extracted.requests.append(&mut outgoing.0);
     }
+    if let Some(mut outgoing) = main_world.get_resource_mut::<OutgoingCopies>() {
+        extracted.copies.retain(|old| !outgoing.0.iter().any(|new| new.replaces(old)));
+        extracted.copies.append(&mut outgoing.0);
+    }
     if let Some(settings) = main_world.get_resource::<MemorySettings>() {
         extracted.settings = *settings;
     }
@@ -108,6 +116,7 @@ fn give_up_gpu(main_world: &mut World, extracted: &mut Extracted, executor: Opti
     let (mut lost, mut batches) = executor.map_or_else(Default::default, |mut executor| executor.surrender());
     batches.push(Batch::new(core::mem::take(&mut extracted.parts)));
     extracted.requests.clear();
+    extracted.copies.clear();
     let mut move_over = |storage: &Storage| {
         if storage.fall_back() {
             lost.push(storage.id());

@@ -4,6 +4,7 @@ use bevy::prelude::*;
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::error::{KernelError, RunError};
+use crate::image::ImageError;
 
 /// Something went wrong outside any call that could have returned an error. Observe it with `app.add_observer`; it is logged as well.
 #[derive(Event, Clone, Debug, PartialEq)]
@@ -22,6 +23,13 @@ pub enum TensorFault {
     Run(RunError),
     /// A shader asset does not make the kernel it is for. If an earlier version did, that one stays.
     Kernel(KernelError),
+    /// An image could not be copied into a tensor, or a tensor into an image.
+    Image {
+        /// The entity with [`ImagePixels`](crate::ImagePixels) or [`PixelsImage`](crate::PixelsImage).
+        entity: Entity,
+        /// Why not.
+        error: ImageError,
+    },
     /// A [`notify`](crate::TensorCommands::notify) whose tensor was despawned before its values arrived.
     Undelivered {
         /// The tensor's entity.
@@ -37,6 +45,7 @@ impl core::fmt::Display for TensorFault {
             }
             Self::Run(error) => error.fmt(f),
             Self::Kernel(error) => error.fmt(f),
+            Self::Image { entity, error } => write!(f, "{entity}: {error}"),
             Self::Undelivered { tensor } => write!(f, "tensor {tensor} was despawned before its values arrived"),
         }
     }

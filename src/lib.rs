@@ -50,6 +50,8 @@ mod pages {
     struct Inspector;
     #[doc = include_str!("../docs/memory.md")]
     struct Memory;
+    #[doc = include_str!("../docs/models.md")]
+    struct Models;
 }
 
 pub use anywhere::{AnywherePlugins, has_adapter, has_display};

@@ -16,7 +16,6 @@ use crate::formats::{
     FileChannel, SafetensorsLoader, TensorWeights, UploadSettings, begin_arrivals, deliver_files, place_weights,
 };
 use crate::gpu::{GpuSettings, create_executor, run_batches};
-use crate::image::{ImageKernels, OutgoingCopies, extract_copies, read_images, write_images};
 use crate::kernel::custom::{TensorKernels, reload_kernels};
 use crate::memory::{MemorySettings, NewsReceiver, NewsSender, OutgoingRequests, trigger_news};
 use crate::pipelines::TensorPipelines;
@@ -194,13 +193,8 @@ impl TensorComputePlugin {
             .insert_resource(diagnostics)
             .insert_resource(pipelines)
             .add_systems(RenderStartup, create_executor)
-            .init_resource::<OutgoingCopies>()
-            .init_resource::<ImageKernels>()
-            .add_systems(ExtractSchedule, (extract_recordings, extract_copies))
-            .add_systems(
-                Render,
-                (read_images, run_batches, write_images).chain().in_set(RenderSystems::PrepareResources),
-            );
+            .add_systems(ExtractSchedule, extract_recordings)
+            .add_systems(Render, run_batches.in_set(RenderSystems::PrepareResources));
     }
 }
 

@@ -70,12 +70,14 @@ fn an_images_pixels_are_its_tensors() {
 }
 
 #[test]
-fn on_the_gpu_no_pixel_goes_over_the_host() {
+fn on_the_gpu_no_pixel_goes_over_the_host_and_steady_frames_make_nothing() {
     let mut rig = rig(Backend::Gpu);
-    let image = add(&mut rig, image(64, 64, TextureFormat::Rgba8UnormSrgb, noise(64 * 64 * 4)));
-    let shown = add(&mut rig, pixels_image(64, 64));
-    let pixels = (ImagePixels { image, live: true }, PixelsImage { image: shown, live: true });
-    rig.app.world_mut().spawn(pixels);
+    for _ in 0..3 {
+        let image = add(&mut rig, image(64, 64, TextureFormat::Rgba8UnormSrgb, noise(64 * 64 * 4)));
+        let shown = add(&mut rig, pixels_image(64, 64));
+        let pixels = (ImagePixels { image, live: true }, PixelsImage { image: shown, live: true });
+        rig.app.world_mut().spawn(pixels);
+    }
     for _ in 0..10 {
         rig.app.update();
     }
@@ -87,7 +89,140 @@ fn on_the_gpu_no_pixel_goes_over_the_host() {
     assert_eq!(after.uploaded_bytes, before.uploaded_bytes);
     assert_eq!(after.downloaded_bytes, before.downloaded_bytes);
     assert_eq!(after.readbacks, before.readbacks);
-    assert!(after.submits >= before.submits + 20, "two copies a frame");
+    assert_eq!(after.dispatches, before.dispatches + 60, "three images each way a frame");
+    assert_eq!(after.submits, before.submits + 20, "one submission each way");
+    assert_eq!(after.bind_groups_made, before.bind_groups_made);
+    assert_eq!(after.buffers_allocated, before.buffers_allocated);
+    assert!(rig.faults().is_empty(), "{:?}", rig.faults());
+}
+
+#[test]
+fn images_beyond_a_binding_are_copied_in_bands() {
+    let mut rig = Rig::with_binding_limit(1 << 20);
+    let data = noise(611 * 597 * 4);
+    let image = add(&mut rig, image(611, 597, TextureFormat::Rgba8Unorm, data.clone()));
+    let tensor = rig.app.world_mut().spawn(ImagePixels { image, live: false }).id();
+    expect_pixels(&mut rig, tensor, &data, "in bands");
+    let shown = add(&mut rig, pixels_image(611, 597));
+    rig.app.world_mut().entity_mut(tensor).insert(PixelsImage { image: shown.clone(), live: false });
+    let seen = rig.app.world_mut().spawn(ImagePixels { image: shown, live: true }).id();
+    expect_pixels(&mut rig, seen, &data, "and back");
+    assert!(rig.faults().is_empty(), "{:?}", rig.faults());
+}
+
+#[test]
+fn an_image_that_comes_late_is_copied_when_it_is_there() {
+    for backend in BACKENDS {
+        let mut rig = rig(backend);
+        let data = noise(12 * 5 * 4);
+        let handle = rig.app.world().resource::<Assets<Image>>().reserve_handle();
+        let tensor = Tensor::zeros([5, 12, 4], DType::U8).unwrap();
+        let tensor = rig.app.world_mut().spawn((tensor, ImagePixels { image: handle.clone(), live: false })).id();
+        for _ in 0..3 {
+            rig.app.update();
+        }
+        let late = image(12, 5, TextureFormat::Rgba8Unorm, data.clone());
+        rig.app.world_mut().resource_mut::<Assets<Image>>().insert(&handle, late).unwrap();
+        expect_pixels(&mut rig, tensor, &data, &format!("late on the {backend}"));
+    }
+}
+
+#[test]
+fn pixels_are_shown_after_the_work_that_makes_them_also_while_kernels_compile() {
+    let mut rig = Rig::with(Backend::Gpu, TensorComputePlugin::default());
+    let shown = add(&mut rig, pixels_image(8, 8));
+    let tensor = rig.spawn(Tensor::zeros([8, 8, 4], DType::U8).unwrap());
+    rig.record(move |ops| {
+        let places = ops.arange(0.0, 1.0, 256, DType::I32)?;
+        let places = ops.reshape(places, &[8, 8, 4])?;
+        let values = ops.cast(places, DType::U8)?;
+        ops.store(values, tensor)
+    })
+    .unwrap();
+    // Once, in the frame of the work.
+    rig.app.world_mut().entity_mut(tensor).insert(PixelsImage { image: shown.clone(), live: false });
+    let expected: Vec<u8> = (0..=255).collect();
+    let seen = rig.app.world_mut().spawn(ImagePixels { image: shown, live: true }).id();
+    expect_pixels(&mut rig, seen, &expected, "shown");
+}
+
+#[test]
+fn views_are_shown_where_their_pixels_lie() {
+    for backend in BACKENDS {
+        let mut rig = rig(backend);
+        let bytes = noise(3 * 20 * 30 * 4);
+        let pictures = Tensor::from_slice(&bytes, [3, 20, 30, 4]).unwrap();
+        // The second picture of three, and of that a part in its middle.
+        let second = pictures.slice(0, 1, 2).unwrap().reshape([20, 30, 4]).unwrap();
+        let part = second.slice(0, 5, 12).unwrap().slice(1, 3, 16).unwrap();
+        let shown = add(&mut rig, pixels_image(13, 7));
+        rig.app.world_mut().spawn((part, PixelsImage { image: shown.clone(), live: true }));
+        let at = |row: usize, column: usize| &bytes[((20 + 5 + row) * 30 + 3 + column) * 4..][..4];
+        let expected: Vec<u8> = (0..7 * 13).flat_map(|i| at(i / 13, i % 13)).copied().collect();
+        let seen = rig.app.world_mut().spawn(ImagePixels { image: shown, live: true }).id();
+        expect_pixels(&mut rig, seen, &expected, &format!("a part on the {backend}"));
+
+        // An image into a view: what is around it stays.
+        let source = image(13, 7, TextureFormat::Rgba8Unorm, vec![9; 13 * 7 * 4]);
+        let source = add(&mut rig, source);
+        let whole = rig.spawn(pictures.clone());
+        let part = pictures.slice(0, 0, 1).unwrap().reshape([20, 30, 4]).unwrap();
+        let part = part.slice(0, 5, 12).unwrap().slice(1, 3, 16).unwrap();
+        let part = rig.app.world_mut().spawn((part, ImagePixels { image: source, live: false })).id();
+        expect_pixels(&mut rig, part, &[9; 13 * 7 * 4], &format!("into a part on the {backend}"));
+        let inside = |i: usize| (5..12).contains(&(i / 120)) && (3..16).contains(&(i / 4 % 30));
+        let expected: Vec<u8> = bytes.iter().enumerate().map(|(i, &b)| if inside(i) { 9 } else { b }).collect();
+        assert_eq!(rig.read(whole).as_slice::<u8>().unwrap(), expected);
+        assert!(rig.faults().is_empty(), "{:?}", rig.faults());
+    }
+}
+
+#[test]
+fn images_that_cannot_be_copied_are_told_once_and_hinder_nobody() {
+    let mut rig = rig(Backend::Gpu);
+    let cpu = rig.app.world_mut().spawn((TensorModel, ModelBackend(Backend::Cpu))).id();
+    let changed = |change: fn(&mut Image)| {
+        let mut image = image(4, 4, TextureFormat::Rgba8Unorm, vec![1; 64]);
+        change(&mut image);
+        image
+    };
+    let deaf = changed(|image| image.texture_descriptor.usage = TextureUsages::COPY_DST);
+    let integers = changed(|image| image.texture_descriptor.format = TextureFormat::Rgba8Uint);
+    let deep = changed(|image| {
+        image.texture_descriptor.size = Extent3d { width: 2, height: 2, depth_or_array_layers: 4 };
+        image.texture_descriptor.dimension = TextureDimension::D3;
+    });
+    let target = Image::new_target_texture(4, 4, TextureFormat::Rgba8UnormSrgb, None);
+    let plain = changed(|_| ());
+    let pixels = || Tensor::zeros([4, 4, 4], DType::U8).unwrap();
+    let [deaf, integers, deep, target, plain] = [deaf, integers, deep, target, plain].map(|image| add(&mut rig, image));
+    let shown = add(&mut rig, pixels_image(4, 4));
+    let into = |image: &Handle<Image>| ImagePixels { image: image.clone(), live: true };
+    let show = |image: &Handle<Image>| PixelsImage { image: image.clone(), live: true };
+    let world = rig.app.world_mut();
+    let turned = Tensor::zeros([4, 4, 4], DType::U8).unwrap().permute(&[1, 0, 2]).unwrap();
+    let mut bad = vec![
+        (world.spawn(into(&deaf)).id(), "TEXTURE_BINDING"),
+        (world.spawn(into(&integers)).id(), "Rgba8Uint"),
+        (world.spawn(into(&deep)).id(), "2 by 2"),
+        (world.spawn((into(&target), TensorOf(cpu))).id(), "COPY_SRC"),
+        (world.spawn((pixels(), show(&plain))).id(), "pixels_image"),
+        (world.spawn((Tensor::zeros([4, 4, 4], DType::F32).unwrap(), show(&shown))).id(), "not f32 of [4, 4, 4]"),
+        (world.spawn((Tensor::zeros([4, 3, 4], DType::U8).unwrap(), show(&shown))).id(), "not u8 of [4, 3, 4]"),
+        (world.spawn((turned, show(&shown))).id(), "side by side"),
+    ];
+    let good = world.spawn(into(&plain)).id();
+    expect_pixels(&mut rig, good, &[1; 64], "beside the bad ones");
+    for _ in 0..10 {
+        rig.app.update();
+    }
+    for fault in rig.faults() {
+        let TensorFault::Image { entity, error } = &fault else { panic!("{fault}") };
+        let at = bad.iter().position(|(bad, _)| bad == entity);
+        let (_, part) = bad.swap_remove(at.unwrap_or_else(|| panic!("{fault} a second time")));
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    assert!(bad.is_empty(), "{bad:?}");
 }
 
 #[test]

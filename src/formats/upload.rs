@@ -83,7 +83,7 @@ pub struct WeightsProgress {
 pub struct WeightsReady {
     /// The model.
     pub entity: Entity,
-    /// How many tensors, or what went wrong; the model is then as it was before.
+    /// How many tensors, or what went wrong. A file that cannot be used leaves the model as it was.
     pub result: Result<usize, WeightsError>,
 }
 
@@ -105,6 +105,8 @@ pub(crate) struct Arriving {
     part: Option<(Tensor, usize)>,
     done: u64,
     total: u64,
+    /// Why the rest will not come.
+    failed: Option<WeightsError>,
 }
 
 /// What is left of a frame's bytes.
@@ -134,7 +136,7 @@ pub(crate) fn begin_arrivals(
     for (entity, load) in &loads {
         if let Some(weights) = assets.get(&load.weights) {
             let (weights, total) = (weights.clone(), weights.bytes());
-            commands.entity(entity).insert(Arriving { weights, next: 0, part: None, done: 0, total });
+            commands.entity(entity).insert(Arriving { weights, next: 0, part: None, done: 0, total, failed: None });
         } else if let Some(LoadState::Failed(error)) = server.get_load_state(&load.weights) {
             end(&mut commands, entity, Err(WeightsError { message: error.to_string() }));
         }
@@ -148,9 +150,9 @@ pub(crate) fn place_weights(
     support: Res<TensorSupport>,
     mut ops: TensorCommands,
     mut commands: Commands,
-) -> Result {
+) {
     if arriving.is_empty() {
-        return Ok(());
+        return;
     }
     let mut models: Vec<_> = arriving.iter_mut().collect();
     models.sort_by_key(|(_, load, ..)| core::cmp::Reverse(load.priority));
@@ -162,13 +164,14 @@ pub(crate) fn place_weights(
             placed = false;
             for (entity, _, arriving, backend) in group.iter_mut() {
                 let home = backend.map_or(support.backend, |backend| support.available(backend.0));
-                match arriving.turn(*entity, home, Room { left, budget }, &mut ops, &mut commands)? {
-                    Turn::Placed(bytes) => {
+                match arriving.turn(*entity, home, Room { left, budget }, &mut ops, &mut commands) {
+                    Ok(Turn::Placed(bytes)) => {
                         left = left.saturating_sub(bytes.max(1));
                         placed = true;
                     }
-                    Turn::Full => left = 0,
-                    Turn::Finished => {}
+                    Ok(Turn::Full) => left = 0,
+                    Ok(Turn::Finished) => {}
+                    Err(error) => arriving.failed = Some(error),
                 }
             }
         }
@@ -176,11 +179,12 @@ pub(crate) fn place_weights(
     for (entity, _, arriving, _) in &models {
         let (done, total) = (arriving.done, arriving.total);
         commands.trigger(WeightsProgress { entity: *entity, done, total });
-        if arriving.next == arriving.weights.tensors().len() {
+        if let Some(error) = &arriving.failed {
+            end(&mut commands, *entity, Err(error.clone()));
+        } else if arriving.next == arriving.weights.tensors().len() {
             end(&mut commands, *entity, Ok(arriving.next));
         }
     }
-    Ok(())
 }
 
 /// Tells how it went; the file's content is let go.
@@ -198,8 +202,10 @@ impl Arriving {
         Room { left, budget }: Room,
         ops: &mut TensorCommands,
         commands: &mut Commands,
-    ) -> Result<Turn> {
-        let Some((name, data)) = self.weights.tensors().get(self.next) else { return Ok(Turn::Finished) };
+    ) -> Result<Turn, WeightsError> {
+        let Some((name, data)) = self.weights.tensors().get(self.next).filter(|_| self.failed.is_none()) else {
+            return Ok(Turn::Finished);
+        };
         let fresh = left == budget;
         let bytes = data.bytes().len() as u64;
         let rows = data.shape().first().copied().unwrap_or(1);
@@ -225,7 +231,9 @@ impl Arriving {
         let piece = data.rows(from..to);
         let size = piece.bytes().len() as u64;
         tensor.storage().home(home);
-        ops.write_tensor(&tensor.slice(0, from as isize, to as isize)?, &piece)?;
+        let message = |error: &dyn core::fmt::Display| WeightsError { message: format!("\"{name}\": {error}") };
+        let part = tensor.slice(0, from as isize, to as isize).map_err(|error| message(&error))?;
+        ops.write_tensor(&part, &piece).map_err(|error| message(&error))?;
         self.done += size;
         if to == rows {
             self.put(entity, name, tensor, home, commands);

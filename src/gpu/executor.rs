@@ -1,6 +1,7 @@
 //! Runs work on the device, in order, each batch in one pass and one submission. Never waits: work whose pipelines are still compiling, or for which
 //! room is still being made, stays in the queue, and so does all behind it.
 
+mod images;
 mod room;
 mod warm;
 
@@ -14,6 +15,7 @@ use bevy::platform::time::Instant;
 use bevy::prelude::*;
 use crossbeam_channel::Sender;
 
+use self::images::ImageKernels;
 use self::warm::Warming;
 use super::buffers::{DeviceBuffer, ErrorScope, Gpu, Purpose};
 use super::compiled::{Compiled, fault_stride};
@@ -29,6 +31,7 @@ use crate::diagnostics::{Count, TensorDiagnostics};
 use crate::error::{ReadError, RunError};
 use crate::extract::Extracted;
 use crate::fault::TensorFault;
+use crate::image::CopyWay;
 use crate::kernel::Caps;
 use crate::memory::{Gauge, HostCopies, MemoryNews, MemoryRequest};
 use crate::pipelines::TensorPipelines;
@@ -38,6 +41,8 @@ use crate::record::Part;
 use crate::support::{AdapterFacts, Backend};
 use crate::tensor::{Generator, Layout, Storage};
 use crate::tuning::TuneSettings;
+
+pub(crate) use self::images::ImageJob;
 
 /// Everything the GPU backend keeps; made anew for every device.
 #[derive(Resource)]
@@ -61,6 +66,9 @@ pub(crate) struct GpuExecutor {
     debug: bool,
     scratch: Option<Arc<DeviceBuffer>>,
     residents: Residents,
+    images: ImageKernels,
+    /// Whether pipelines are compiled on the spot.
+    synchronous: bool,
     waiting: VecDeque<Work>,
     readbacks: Readbacks,
     gauge: Gauge,
@@ -95,6 +103,8 @@ pub(crate) enum Work {
     /// Makes the content of a storage that the batch behind it needs.
     Fill(Arc<Storage>, Batch),
     Request(MemoryRequest),
+    /// Copies of one kind between images and tensors.
+    Images(Vec<ImageJob>),
 }
 
 /// What became of a piece of work.
@@ -152,6 +162,8 @@ impl GpuExecutor {
             compiled: HashMap::default(),
             scratch: None,
             residents: Residents::default(),
+            images: ImageKernels::default(),
+            synchronous: settings.synchronous_pipelines,
             waiting: VecDeque::new(),
             readbacks: Readbacks::default(),
             gauge: Gauge::default(),
@@ -171,8 +183,8 @@ impl GpuExecutor {
             let _ = self.outlets.news.send(MemoryNews::Lost(lost));
         }
         self.take_over_warm_ups(old);
-        // What was to be made is made again when it is asked for.
-        self.waiting.extend(old.waiting.drain(..).filter(|work| !matches!(work, Work::Fill(..))));
+        // What was to be made is made again when it is asked for; textures went with the device.
+        self.waiting.extend(old.waiting.drain(..).filter(|work| !matches!(work, Work::Fill(..) | Work::Images(_))));
     }
 
     /// Gives everything up: the storages that were lost with the device, and the batches that have not been run.
@@ -194,8 +206,8 @@ impl GpuExecutor {
             .collect()
     }
 
-    /// Takes a frame's recordings and requests and does all that can be done.
-    pub(crate) fn run(&mut self, frame: Extracted) {
+    /// Takes a frame's recordings, requests and copies and does all that can be done.
+    pub(crate) fn run(&mut self, frame: Extracted, images: Vec<ImageJob>) {
         let start = Instant::now();
         // Around everything, the uploads and layouts that no narrower scope watches included.
         let scope = ErrorScope::new(&self.gpu.device);
@@ -214,7 +226,12 @@ impl GpuExecutor {
             self.compiled.clear();
         }
         self.take_pipeline_requests();
+        let (into_tensors, into_images): (Vec<_>, Vec<_>) =
+            images.into_iter().partition(|job| job.copy.way == CopyWay::IntoTensor);
+        let copies = |jobs: Vec<ImageJob>| (!jobs.is_empty()).then_some(Work::Images(jobs));
+        self.waiting.extend(copies(into_tensors));
         self.accept(frame.parts);
+        self.waiting.extend(copies(into_images));
         self.waiting.extend(frame.requests.into_iter().map(Work::Request));
         while let Some(work) = self.waiting.pop_front() {
             match self.proceed(work) {
@@ -237,6 +254,7 @@ impl GpuExecutor {
         if let Some(persistence) = &mut self.persistence {
             persistence.tick();
         }
+        self.images.end_frame(self.frame);
         self.keep_house(&frame.settings);
         if let Some(error) = scope.pop() {
             self.report(RunError::Device(error.to_string()));
@@ -268,6 +286,7 @@ impl GpuExecutor {
     fn proceed(&mut self, work: Work) -> Outcome {
         match work {
             Work::Request(request) => self.serve(request),
+            Work::Images(jobs) => self.copy_images(jobs),
             // It has left again: whoever needs it brings it back.
             Work::Fill(storage, _) if storage.device(self.gpu.generation).is_none() => Outcome::Done,
             Work::Fill(storage, batch) => match self.prepare(&batch, &self.needed_next(&storage)) {
@@ -337,11 +356,6 @@ impl GpuExecutor {
             compiled.request(&mut self.pipelines, priority);
         }
         Ok(id)
-    }
-
-    /// The device that work runs on.
-    pub(crate) fn gpu(&self) -> &Gpu {
-        &self.gpu
     }
 
     /// Runs a batch whose pipelines and storages are ready.
@@ -464,7 +478,7 @@ impl GpuExecutor {
                     self.fail(batch, error);
                     return Outcome::Done;
                 }
-                Work::Request(_) => break,
+                Work::Request(_) | Work::Images(_) => break,
             }
         }
         self.report(error);

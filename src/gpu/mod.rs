@@ -12,11 +12,15 @@ mod residency;
 mod timing;
 mod tuner;
 
+use std::sync::Arc;
+
 use bevy::prelude::*;
+use bevy::render::render_asset::RenderAssets;
 use bevy::render::renderer::{RenderAdapterInfo, RenderDevice, RenderQueue};
+use bevy::render::texture::GpuImage;
 
 pub(crate) use buffers::{DeviceBuffer, Gpu};
-pub(crate) use executor::{GpuExecutor, GpuSettings, Outlets};
+pub(crate) use executor::{GpuExecutor, GpuSettings, ImageJob, Outlets};
 
 use crate::diagnostics::{Count, TensorDiagnostics};
 use crate::extract::Extracted;
@@ -71,7 +75,20 @@ fn caps(facts: &AdapterFacts, limits: &wgpu::Limits) -> Caps {
 }
 
 /// Runs what the frame recorded, ahead of all cameras: one queue, so what is submitted first runs first.
-pub(crate) fn run_batches(mut executor: ResMut<GpuExecutor>, mut extracted: ResMut<Extracted>) {
-    let frame = extracted.take();
-    executor.run(frame);
+pub(crate) fn run_batches(
+    mut executor: ResMut<GpuExecutor>,
+    mut extracted: ResMut<Extracted>,
+    images: Option<Res<RenderAssets<GpuImage>>>,
+) {
+    let mut frame = extracted.take();
+    let mut jobs = Vec::new();
+    for copy in frame.copies.drain(..) {
+        match images.as_ref().and_then(|images| images.get(copy.image)) {
+            Some(image) => jobs.push(ImageJob { copy, texture: (*image.texture).clone() }),
+            // Not on the device yet. Unless nobody has the tensor any more, the copy waits for it.
+            None if Arc::strong_count(copy.pixels.storage()) > 1 => extracted.copies.push(copy),
+            None => {}
+        }
+    }
+    executor.run(frame, jobs);
 }

@@ -4,10 +4,11 @@
 //! neither leaves the device. [`TensorCommands::image_input`] makes a network's input of pixels, [`TensorCommands::image_pixels`] makes pixels of a network's
 //! output.
 
-mod device;
 mod pixels;
 
 use bevy::app::{App, PostUpdate};
+use bevy::asset::AssetId;
+use bevy::ecs::resource::Resource;
 use bevy::ecs::schedule::IntoScheduleConfigs;
 use bevy::image::Image;
 use bevy::math::URect;
@@ -16,11 +17,9 @@ use thiserror::Error;
 
 pub use pixels::{ImagePixels, PixelsImage, pixels_image};
 
-pub(crate) use device::{ImageKernels, OutgoingCopies, extract_copies, read_images, write_images};
-
-use crate::error::{OpError, TensorError};
+use crate::error::{OpError, ReadError, TensorError};
 use crate::record::{Axis, ResizeSettings, ResizeTo, TensorCommands, TensorOperand, TensorValue};
-use crate::tensor::{DType, TensorData};
+use crate::tensor::{DType, Layout, Shape, Tensor, TensorData};
 
 /// The part of an image that is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -74,11 +73,11 @@ impl Default for ImageSettings {
     }
 }
 
-/// An image that has no pixels to give.
+/// An image that has no pixels to give, or cannot take those it is given.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// The image is not flat, or of a format without colours.
+    /// The image is not flat, or of a format without colours, or of one that Bevy cannot read.
     #[error("an image of {format:?}, {width} by {height}, cannot become pixels")]
     Format {
         /// The format.
@@ -94,19 +93,115 @@ pub enum ImageError {
     /// Its data is only on the device, and may not be copied from there.
     #[error("the image's data is only on the device; the CPU backend needs TextureUsages::COPY_SRC to read it")]
     NoCopy,
+    /// No shader may read it.
+    #[error("no shader may read the image; the GPU backend needs TextureUsages::TEXTURE_BINDING")]
+    NoBinding,
+    /// It cannot show pixels.
+    #[error("pixels cannot be shown in this image; make it with pixels_image")]
+    NotShown,
+    /// The tensor is not this image's pixels.
+    #[error("the pixels of an image of {width} by {height} are u8 of [{height}, {width}, 4], not {dtype} of {shape}")]
+    Pixels {
+        /// The tensor's type.
+        dtype: DType,
+        /// The tensor's shape.
+        shape: Shape,
+        /// The image's width.
+        width: u32,
+        /// The image's height.
+        height: u32,
+    },
+    /// A view in which the bytes of a pixel, or the pixels of a row, do not lie together, or whose rows are one.
+    #[error("the tensor is a view whose pixels do not lie side by side; copy it first")]
+    View,
     /// A tensor that could not be made.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+    /// An op that could not be recorded.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// Pixels that did not come.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+impl ImageError {
+    fn of_format(image: &Image) -> Self {
+        let (width, height) = (image.width(), image.height());
+        Self::Format { format: image.texture_descriptor.format, width, height }
+    }
+
+    /// Whether a tensor has the type and shape of an image's pixels.
+    fn check_pixels(tensor: &Tensor, image: &Image) -> Result<(), Self> {
+        let (width, height) = (image.width(), image.height());
+        let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
+        match dtype == DType::U8 && shape[..] == [height as usize, width as usize, 4] {
+            true => Ok(()),
+            false => Err(Self::Pixels { dtype, shape, width, height }),
+        }
+    }
+}
+
+/// A copy between a texture and pixels, for the device to carry out.
+#[derive(Clone, Debug)]
+pub(crate) struct ImageCopy {
+    pub pixels: Tensor,
+    pub rows: PixelRows,
+    pub image: AssetId<Image>,
+    pub way: CopyWay,
+}
+
+impl ImageCopy {
+    /// Whether an earlier copy is of no use after this one.
+    pub(crate) fn replaces(&self, earlier: &Self) -> bool {
+        let to = |copy: &Self| match copy.way {
+            CopyWay::IntoTensor => (Some((copy.pixels.storage_id(), copy.rows)), None),
+            CopyWay::IntoImage => (None, Some(copy.image)),
+        };
+        to(self) == to(earlier)
+    }
+}
+
+/// Where a copy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CopyWay {
+    /// Before the frame's tensor work.
+    IntoTensor,
+    /// After it.
+    IntoImage,
+}
+
+/// The frame's copies, waiting to be extracted.
+#[derive(Resource, Default)]
+pub(crate) struct OutgoingCopies(pub Vec<ImageCopy>);
+
+/// How pixels lie in a tensor's memory, in words: each is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PixelRows {
+    pub first: usize,
+    /// From row to row.
+    pub pitch: usize,
+    pub width: usize,
+    pub height: usize,
+}
+
+impl PixelRows {
+    /// Of `u8 [height, width, 4]`; `None` where its pixels are not words side by side.
+    fn of(layout: &Layout) -> Option<Self> {
+        let (&[height, width, 4], &[row, pixel, 1]) = (&layout.shape[..], &layout.strides[..]) else { return None };
+        let pitch = if height == 1 { width * 4 } else { usize::try_from(row).ok()? };
+        let words = layout.offset.is_multiple_of(4) && pitch.is_multiple_of(4) && (pixel == 4 || width == 1);
+        (words && pitch >= width * 4).then_some(Self { first: layout.offset / 4, pitch: pitch / 4, width, height })
+    }
 }
 
 /// The pixels of an image whose data is in main memory.
 pub fn pixels_of(image: &Image) -> Result<TensorData, ImageError> {
-    let (width, height) = (image.width(), image.height());
     let format = image.texture_descriptor.format;
-    let wrong = || ImageError::Format { format, width, height };
+    let wrong = || ImageError::of_format(image);
     let data = image.data.as_ref().ok_or(ImageError::NoData)?;
-    let count = width as usize * height as usize * 4;
-    let shape = [height as usize, width as usize, 4];
+    let shape = [image.height() as usize, image.width() as usize, 4];
+    let count = shape.iter().product();
     let mut bytes = match format {
         TextureFormat::Rgba8Unorm
         | TextureFormat::Rgba8UnormSrgb

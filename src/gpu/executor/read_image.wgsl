@@ -5,8 +5,10 @@ override encode: bool = false;
 
 // What is read.
 @group(0) @binding(0) var source: texture_2d<f32>;
-// One word a pixel, row by row.
+// The pixels.
 @group(0) @binding(1) var<storage, read_write> pixels: array<u32>;
+// The first row to copy and how many; the first word of it, and words from row to row.
+@group(0) @binding(2) var<uniform> rows: vec4<u32>;
 
 fn srgb(linear: vec3<f32>) -> vec3<f32> {
     let light = clamp(linear, vec3(0.0), vec3(1.0));
@@ -16,13 +18,12 @@ fn srgb(linear: vec3<f32>) -> vec3<f32> {
 
 @compute @workgroup_size(8, 8)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let size = textureDimensions(source);
-    if id.x >= size.x || id.y >= size.y {
+    if id.x >= textureDimensions(source).x || id.y >= rows.y {
         return;
     }
-    var colour = textureLoad(source, id.xy, 0);
+    var colour = textureLoad(source, vec2(id.x, rows.x + id.y), 0);
     if encode {
         colour = vec4(srgb(colour.rgb), colour.a);
     }
-    pixels[id.y * size.x + id.x] = pack4x8unorm(colour);
+    pixels[rows.z + id.y * rows.w + id.x] = pack4x8unorm(colour);
 }

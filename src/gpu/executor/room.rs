@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::buffers::{DeviceBuffer, Purpose};
+use super::super::buffers::Purpose;
 use super::super::residency::Copy;
 use super::{GpuExecutor, Outcome, Work, fills};
 use crate::error::RunError;
@@ -41,18 +41,6 @@ impl GpuExecutor {
         let effects: &[Effect] = self.compiled.get(&id).map_or(&[], |compiled| &compiled.effects);
         let make = self.residents.bring_in(&self.gpu, slots, effects)?;
         Ok(fills(make))
-    }
-
-    /// The buffer of a storage that is about to be used outside of any batch; `None` while there is no room, and when something went wrong, which is
-    /// reported.
-    pub(crate) fn hold(&mut self, storage: &Arc<Storage>) -> Option<Arc<DeviceBuffer>> {
-        match self.synchronize(storage, SyncDirection::ToDevice) {
-            Ok(_) => storage.device(self.gpu.generation),
-            Err(error) => {
-                self.report(error);
-                None
-            }
-        }
     }
 
     /// Carries out a request about memory. What goes wrong is reported.
