@@ -5,6 +5,9 @@ use super::memory::Input;
 use super::number::{Number, with_class};
 use crate::kernel::TopKKernel;
 
+/// So many are kept in order while a row is read; more are selected from all of it.
+const FEW: usize = 32;
+
 /// The twin. Input: x.
 pub(super) fn top_k(kernel: &TopKKernel, inputs: &[Input], out: &mut [i32], pool: &CpuPool) {
     let [x] = inputs else { return };
@@ -15,23 +18,40 @@ pub(super) fn top_k(kernel: &TopKKernel, inputs: &[Input], out: &mut [i32], pool
     with_class!(kernel.class, T => {
         let x = x.contiguous::<T>(pool);
         pool.each_unit(out, kernel.k, n * 8, |first, out| {
-            let mut keys = Vec::with_capacity(n);
+            let mut keys = Vec::with_capacity(if k <= FEW { k } else { n });
             for (out, x) in out.chunks_mut(kernel.k).zip(x[first * n..].chunks(n)) {
                 // Value above, position below: one comparison orders by value and then by position.
-                keys.clear();
-                keys.extend(x.iter().enumerate().map(|(i, v)| {
+                let ranked = x.iter().enumerate().map(|(i, v)| {
                     let key = if kernel.largest { !v.key() } else { v.key() };
                     u64::from(key) << 32 | i as u64
-                }));
-                if k < n {
-                    keys.select_nth_unstable(k - 1);
-                    keys.truncate(k);
+                });
+                keys.clear();
+                if k <= FEW {
+                    keys.resize(k, u64::MAX);
+                    for key in ranked {
+                        insert(&mut keys, key);
+                    }
+                } else {
+                    keys.extend(ranked);
+                    if k < n {
+                        keys.select_nth_unstable(k - 1);
+                        keys.truncate(k);
+                    }
+                    keys.sort_unstable();
                 }
-                keys.sort_unstable();
                 out.iter_mut().zip(&keys).for_each(|(o, &key)| *o = key as u32 as i32);
             }
         });
     });
+}
+
+/// Puts a key in its place among the best, of which the last goes; most are worse than all of them.
+#[inline(always)]
+fn insert(best: &mut [u64], key: u64) {
+    let Some(last) = best.len().checked_sub(1).filter(|&last| key < best[last]) else { return };
+    let place = best[..last].partition_point(|&other| other < key);
+    best.copy_within(place..last, place + 1);
+    best[place] = key;
 }
 
 #[cfg(test)]
@@ -42,7 +62,7 @@ mod tests {
 
     #[test]
     fn positions_come_best_first_and_equals_in_order() {
-        for (rows, n, k) in [(1, 1, 1), (3, 7, 7), (65, 63, 5), (2, 65, 64)] {
+        for (rows, n, k) in [(1, 1, 1), (3, 7, 7), (65, 63, 5), (2, 65, 64), (4, 1757, 32), (4, 1757, 33)] {
             let x: Vec<f32> = (0..rows * n)
                 .map(|i| match i * 29 % 23 {
                     0 => f32::NAN,

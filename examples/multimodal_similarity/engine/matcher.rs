@@ -11,15 +11,15 @@ pub const JOINT_WIDTH: usize = 256;
 /// Neighbours that a picture's or caption's popularity is measured by.
 const NEIGHBOURS: usize = 10;
 
-/// Projections into the joint space, and the captions and pictures they were fitted on, mapped there.
+/// Projections into the joint space, and the captions they were fitted on, mapped there.
 #[derive(Component, Clone, Copy, Debug)]
 pub struct Matcher {
     text: Linear,
     vision: Linear,
     /// `[n, 256]`, unit rows; their names are in `captions.json`.
     pub captions: Entity,
-    /// `[n, 256]`, unit rows.
-    pub pictures: Entity,
+    /// `[n]`: what each caption loses by being popular, measured on the pictures of the fit.
+    pub caption_popularity: Entity,
     /// `[pictures, 1280]`: what the vision encoder makes of the gallery, made beforehand.
     pub gallery: Entity,
 }
@@ -30,7 +30,7 @@ impl Matcher {
             text: Linear::find(&weights.at("text"))?,
             vision: Linear::find(&weights.at("vision"))?,
             captions: weights.find("captions")?,
-            pictures: weights.find("pictures")?,
+            caption_popularity: weights.find("captions.popularity")?,
             gallery: weights.find("gallery")?,
         })
     }

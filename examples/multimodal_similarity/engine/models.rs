@@ -67,8 +67,6 @@ pub struct Workspace {
     pub scores: Entity,
     /// `[captions, 256]`.
     pub captions: Entity,
-    /// `[captions]`.
-    pub caption_popularity: Entity,
     /// `[1, captions]`.
     pub caption_scores: Entity,
     /// Token ids and weights of the mean, by length.
@@ -169,7 +167,6 @@ fn spawn_workspace(
         popularity: own(models.matcher, "popularity", Tensor::zeros([pictures], DType::F32)?),
         scores: own(models.matcher, "scores", zeros([1, pictures])?),
         captions: own(models.matcher, "caption index", zeros([captions, JOINT_WIDTH])?),
-        caption_popularity: own(models.matcher, "caption popularity", Tensor::zeros([captions], DType::F32)?),
         caption_scores: own(models.matcher, "caption scores", zeros([1, captions])?),
         inputs: HashMap::default(),
         added_by_shares: after_share - before,
@@ -177,40 +174,34 @@ fn spawn_workspace(
     })
 }
 
-/// Fills the gallery's features with those that were made beforehand, and indexes them; the captions, which only pictures are compared with, once pictures
-/// can be looked at, so that the first text need not wait for them.
+/// Fills the gallery's features with those that were made beforehand, and indexes them and the captions.
 fn index_gallery(
     models: Res<Models>,
     workspace: Option<Res<Workspace>>,
     matchers: Query<&Matcher>,
     encoders: (Query<(), With<TextEncoder>>, Query<(), With<VisionEncoder>>),
     mut ready: ResMut<ModelsReady>,
-    mut indexed: Local<(bool, bool)>,
+    mut indexed: Local<bool>,
     mut ops: TensorCommands,
 ) -> Result {
     let (Some(workspace), Ok(matcher)) = (workspace, matchers.get(models.matcher)) else { return Ok(()) };
     let now = ModelsReady { text: encoders.0.contains(models.text), vision: encoders.1.contains(models.vision) };
-    if !indexed.0 {
+    if !*indexed {
         let stored = ops.cast(matcher.gallery, DType::F32)?;
         let live = ops.fill([1, VISION_WIDTH], 0.0, DType::F32)?;
         let all = ops.concat([stored, live], 0)?;
         ops.store(all, workspace.features)?;
-        refresh_index(matcher, &workspace, &mut ops)?;
-        indexed.0 = true;
-    }
-    if now.vision && !indexed.1 {
+        place_gallery(matcher, &workspace, &mut ops)?;
         let captions = ops.cast(matcher.captions, DType::F32)?;
         ops.store(captions, workspace.captions)?;
-        let popularity = matcher.popularity(&mut ops, captions, matcher.pictures)?;
-        ops.store(popularity, workspace.caption_popularity)?;
-        indexed.1 = true;
+        *indexed = true;
     }
     ready.set_if_neq(now);
     Ok(())
 }
 
-/// Places the gallery's features in the joint space anew.
-pub fn refresh_index(matcher: &Matcher, workspace: &Workspace, ops: &mut TensorCommands) -> Result {
+/// Places the gallery's features in the joint space.
+fn place_gallery(matcher: &Matcher, workspace: &Workspace, ops: &mut TensorCommands) -> Result {
     let features = ops.slice(workspace.seen, 0, 0, -1)?;
     let points = matcher.place_pictures(ops, features)?;
     ops.store(points, workspace.index)?;

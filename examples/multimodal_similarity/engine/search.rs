@@ -105,6 +105,11 @@ impl TextSearch {
     pub fn new(wanted: Option<String>) -> Self {
         Self { wanted, under_way: None }
     }
+
+    /// Whether nothing is wanted or under way.
+    pub fn is_idle(&self) -> bool {
+        self.wanted.is_none() && self.under_way.is_none()
+    }
 }
 
 impl PictureSearch {
@@ -256,7 +261,7 @@ fn ask_picture(
         // The matcher's share of the features: its last row is what was just stored.
         let live = ops.slice(workspace.seen, 0, -1, isize::MAX)?;
         let point = matcher.place_pictures(&mut ops, live)?;
-        let scores = matcher.score(&mut ops, point, workspace.captions, workspace.caption_popularity)?;
+        let scores = matcher.score(&mut ops, point, workspace.captions, matcher.caption_popularity)?;
         ops.store(scores, workspace.caption_scores)?;
         let popularity = matcher.popularity(&mut ops, point, workspace.captions)?;
         let popularity = ops.unsqueeze(popularity, &[1])?;

@@ -48,18 +48,29 @@ pub fn run(options: Options, library: Library, picture: Option<TensorData>, star
 fn end(
     options: Res<Options>,
     time: Res<Time<Real>>,
-    mut frames: Local<Vec<f32>>,
+    texts: Res<TextSearch>,
+    pictures: Res<PictureSearch>,
+    mut frames: Local<Vec<(f32, bool)>>,
     mut commands: Commands,
     mut exit: MessageWriter<AppExit>,
 ) {
     let Some(last) = options.frames.or(options.screenshot.as_ref().map(|_| FRAMES)) else { return };
-    frames.push(time.delta_secs() * 1e3);
+    frames.push((time.delta_secs() * 1e3, !texts.is_idle() || !pictures.is_idle()));
     let frame = frames.len() as u32;
     if frame == last {
-        let mut times = frames.clone();
-        times.sort_by(f32::total_cmp);
-        let at = |part: f32| times[((times.len() - 1) as f32 * part) as usize];
-        info!("{frame} frames, half within {:.1} ms, nineteen of twenty within {:.1} ms", at(0.5), at(0.95));
+        for (what, busy) in [("at rest", false), ("while models ran", true)] {
+            let mut times: Vec<f32> = frames.iter().filter(|(_, b)| *b == busy).map(|(ms, _)| *ms).collect();
+            times.sort_by(f32::total_cmp);
+            if let Some(most) = times.len().checked_sub(1) {
+                let at = |part: f32| times[(most as f32 * part) as usize];
+                let count = times.len();
+                info!(
+                    "{count} frames {what}: half within {:.1} ms, nineteen of twenty within {:.1} ms",
+                    at(0.5),
+                    at(0.95)
+                );
+            }
+        }
         match options.screenshot.clone() {
             Some(path) => {
                 commands.spawn(Screenshot::primary_window()).observe(save_to_disk(path)).observe(

@@ -19,11 +19,11 @@ use crate::options::checked;
 /// Searched for in turns until somebody types.
 const SAMPLES: [&str; 6] = [
     "something to drink",
-    "fast vehicle",
-    "it is raining",
+    "travel",
     "a musical instrument",
-    "an animal that lives in the ocean",
+    "winter",
     "a fruit",
+    "it is raining",
 ];
 
 /// Seconds that each sample stays.
@@ -252,10 +252,12 @@ fn show_names(
         let below = place.translation() - Vec3::Y * place.scale().y * 0.52;
         let Ok(at) = camera.world_to_viewport(view, below) else { continue };
         let (size, colour) = if rank == 0 { (19.0, ACCENT) } else { (15.0, TEXT) };
-        let (at, name) = (egui::pos2(at.x, at.y), &library.gallery[tile.index].name);
-        let font = FontId::proportional(size);
-        painter.text(at + vec2(1.0, 1.5), Align2::CENTER_TOP, name, font.clone(), Color32::from_black_alpha(200));
-        painter.text(at, Align2::CENTER_TOP, name, font, colour);
+        let name = library.gallery[tile.index].name.clone();
+        let text = painter.layout_no_wrap(name, FontId::proportional(size), colour);
+        let rect = Align2::CENTER_TOP.anchor_size(egui::pos2(at.x, at.y + 4.0), text.size());
+        // Whatever hangs behind must not make the name hard to read.
+        painter.rect_filled(rect.expand2(vec2(9.0, 2.0)), CornerRadius::same(10), Color32::from_black_alpha(150));
+        painter.galley(rect.min, text, colour);
     }
     Ok(())
 }
