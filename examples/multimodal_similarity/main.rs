@@ -1,5 +1,6 @@
 //! Real text and image encoders in one scene: type words, and the pictures that mean them come forward. Without a display it prints rankings.
 
+#[cfg_attr(not(feature = "inspector"), expect(dead_code, reason = "the scene uses all of it"))]
 mod engine;
 mod headless;
 mod options;
@@ -34,23 +35,38 @@ fn run(start: Instant) -> Result<(), String> {
     let library = Library::open()?;
     // Whatever is wrong with it is said before anything is opened.
     let picture = options.image.as_deref().map(read_pixels).transpose()?;
-    let display = bevy_tensor_compute::has_display() && bevy_tensor_compute::has_adapter();
-    let exit = if options.headless || !display || cfg!(not(feature = "inspector")) {
-        headless::run(options, library, picture, start)?
-    } else {
-        window(options, library, picture, start)
-    };
+    let adapter = bevy_tensor_compute::has_adapter();
+    if !options.headless && adapter && bevy_tensor_compute::has_display() && cfg!(feature = "inspector") {
+        return outcome(scene::run(options, library, picture, start));
+    }
+    if options.screenshot.is_some() && !adapter {
+        return Err("--screenshot: there is no graphics driver to render with".to_owned());
+    }
+    outcome(headless::run(options.clone(), library.clone(), picture.clone(), start)?)?;
+    // A picture of the scene needs no window.
+    if options.screenshot.is_some() { outcome(scene::picture(options, library, picture)) } else { Ok(()) }
+}
+
+fn outcome(exit: AppExit) -> Result<(), String> {
     match exit {
         AppExit::Success => Ok(()),
         AppExit::Error(code) => Err(format!("ended with code {code}")),
     }
 }
 
-#[cfg(feature = "inspector")]
-use scene::run as window;
-
-/// Without the feature that opens windows there is none.
+/// Without the feature that opens windows and draws panels there is no scene.
 #[cfg(not(feature = "inspector"))]
-fn window(_: Options, _: Library, _: Option<bevy_tensor_compute::TensorData>, _: Instant) -> AppExit {
-    AppExit::error()
+mod scene {
+    use bevy::prelude::*;
+    use bevy_tensor_compute::TensorData;
+
+    use super::{Instant, Library, Options};
+
+    pub fn run(_: Options, _: Library, _: Option<TensorData>, _: Instant) -> AppExit {
+        AppExit::error()
+    }
+
+    pub fn picture(_: Options, _: Library, _: Option<TensorData>) -> AppExit {
+        AppExit::error()
+    }
 }

@@ -15,9 +15,9 @@ Opens a gallery that is searched by words; without a display, or with --headless
   --backend WHERE    where tensors live; auto takes a hardware GPU if there is one
   --report FILE      write the results as JSON (headless)
   --evaluate         measure retrieval on 320 pictures that the joint space was not fitted on (headless)
-  --camera           say what the camera sees (window; also the C key)
-  --screenshot FILE  save the last frame (window)
-  --frames N         end after N frames (window)";
+  --camera           say what the camera sees (in the scene; also the C key)
+  --screenshot FILE  save the scene's last frame, also without a display
+  --frames N         end the scene after N frames";
 
 /// The longest text that is searched for; the encoder reads 256 tokens of it.
 const MAX_CHARACTERS: usize = 4096;

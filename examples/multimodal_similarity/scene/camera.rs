@@ -7,6 +7,7 @@ use bevy::render::render_resource::{Extent3d, TextureDimension, TextureFormat};
 use bevy_egui::input::egui_wants_any_keyboard_input;
 use bevy_egui::{EguiContext, PrimaryEguiContext};
 
+use super::Canvas;
 use super::flat::Flat;
 
 /// Where the camera starts and returns to.
@@ -30,6 +31,7 @@ pub fn plugin(app: &mut App) {
 }
 
 fn spawn_camera(
+    canvas: Res<Canvas>,
     mut commands: Commands,
     mut meshes: ResMut<Assets<Mesh>>,
     mut materials: ResMut<Assets<Flat>>,
@@ -42,6 +44,7 @@ fn spawn_camera(
         // Else egui takes whichever camera it meets first.
         (EguiContext::default(), PrimaryEguiContext),
         Camera3d::default(),
+        canvas.target(),
         bevy::core_pipeline::tonemapping::Tonemapping::None,
         Msaa::Off,
         Projection::from(PerspectiveProjection { fov: 0.8, ..default() }),

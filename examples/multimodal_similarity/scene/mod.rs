@@ -1,4 +1,4 @@
-//! The gallery as a 3-D scene: pictures on a curved wall that come forward for what is typed.
+//! The gallery as a 3-D scene: pictures on a curved wall that come forward for what is typed. In a window, or rendered into a picture alone.
 
 mod camera;
 mod eye;
@@ -8,7 +8,11 @@ mod panel;
 
 use std::time::Instant;
 
+use bevy::app::{PluginGroupBuilder, TerminalCtrlCHandlerPlugin};
+use bevy::camera::RenderTarget;
+use bevy::log::LogPlugin;
 use bevy::prelude::*;
+use bevy::render::render_resource::{TextureFormat, TextureUsages};
 use bevy::render::view::screenshot::{Screenshot, ScreenshotCaptured, save_to_disk};
 use bevy_tensor_compute::prelude::*;
 
@@ -23,14 +27,53 @@ const FRAMES: u32 = 300;
 /// Frames that a screenshot gets to be written.
 const PATIENCE: u32 = 120;
 
+/// The size of the window, and of a picture without one.
+const SIZE: (u32, u32) = (1280, 720);
+
+/// What the scene is rendered into: the window unless there is an image.
+#[derive(Resource, Default)]
+struct Canvas(Option<Handle<Image>>);
+
+impl Canvas {
+    fn target(&self) -> RenderTarget {
+        self.0.clone().map_or_else(RenderTarget::default, |image| RenderTarget::Image(image.into()))
+    }
+
+    fn screenshot(&self) -> Screenshot {
+        self.0.clone().map_or_else(Screenshot::primary_window, Screenshot::image)
+    }
+}
+
+/// The scene in a window.
 pub fn run(options: Options, library: Library, picture: Option<TensorData>, start: Instant) -> AppExit {
-    let window = Window { title: "multimodal similarity".to_owned(), resolution: (1280, 720).into(), ..default() };
+    let window = Window { title: "multimodal similarity".to_owned(), resolution: SIZE.into(), ..default() };
+    app(AnywherePlugins::windowed(window).build(), options, library, picture, start).init_resource::<Canvas>().run()
+}
+
+/// The scene without a window, for as many frames as its picture takes.
+pub fn picture(options: Options, library: Library, picture: Option<TensorData>) -> AppExit {
+    // An app before this one has set them up.
+    let plugins = AnywherePlugins::headless().build().disable::<LogPlugin>().disable::<TerminalCtrlCHandlerPlugin>();
+    let mut app = app(plugins, options, library, picture, Instant::now());
+    let mut image = Image::new_target_texture(SIZE.0, SIZE.1, TextureFormat::Rgba8UnormSrgb, None);
+    image.texture_descriptor.usage |= TextureUsages::COPY_SRC;
+    let image = app.world_mut().resource_mut::<Assets<Image>>().add(image);
+    app.insert_resource(Canvas(Some(image))).run()
+}
+
+fn app(
+    plugins: PluginGroupBuilder,
+    options: Options,
+    library: Library,
+    picture: Option<TensorData>,
+    start: Instant,
+) -> App {
     let query = options.queries.first().cloned();
     let own = picture.zip(options.image.clone()).map(|(pixels, path)| (path.display().to_string(), pixels));
-    App::new()
-        // The scene goes on without what failed.
-        .set_error_handler(bevy::ecs::error::error)
-        .add_plugins((AnywherePlugins::windowed(window), TensorComputePlugin { backend: options.backend, ..default() }))
+    let mut app = App::new();
+    // The scene goes on without what failed.
+    app.set_error_handler(bevy::ecs::error::error)
+        .add_plugins((plugins, TensorComputePlugin { backend: options.backend, ..default() }))
         .add_plugins((TensorInspectorPlugin::default(), ModelsPlugin, SearchPlugin))
         .add_plugins((flat::plugin, camera::plugin, eye::plugin, gallery::plugin, panel::plugin))
         .insert_resource(ClearColor(Color::srgb(0.02, 0.024, 0.05)))
@@ -40,16 +83,16 @@ pub fn run(options: Options, library: Library, picture: Option<TensorData>, star
         .insert_resource(panel::SearchBox::new(query, start))
         .insert_resource(options)
         .insert_resource(library)
-        .add_systems(Update, (end, give_up))
-        .run()
+        .add_systems(Update, (end, give_up));
+    app
 }
 
 /// Takes the picture and ends the run after the frames that were asked for, and tells how long they took.
 fn end(
     options: Res<Options>,
     time: Res<Time<Real>>,
-    texts: Res<TextSearch>,
-    pictures: Res<PictureSearch>,
+    (texts, pictures): (Res<TextSearch>, Res<PictureSearch>),
+    canvas: Res<Canvas>,
     mut frames: Local<Vec<(f32, bool)>>,
     mut commands: Commands,
     mut exit: MessageWriter<AppExit>,
@@ -73,7 +116,7 @@ fn end(
         }
         match options.screenshot.clone() {
             Some(path) => {
-                commands.spawn(Screenshot::primary_window()).observe(save_to_disk(path)).observe(
+                commands.spawn(canvas.screenshot()).observe(save_to_disk(path)).observe(
                     |_: On<ScreenshotCaptured>, mut exit: MessageWriter<AppExit>| {
                         exit.write(AppExit::Success);
                     },

@@ -17,14 +17,8 @@ use crate::engine::search::{PictureRanked, TextRanked, TextSearch, best};
 use crate::options::checked;
 
 /// Searched for in turns until somebody types.
-const SAMPLES: [&str; 6] = [
-    "something to drink",
-    "travel",
-    "a musical instrument",
-    "winter",
-    "a fruit",
-    "it is raining",
-];
+const SAMPLES: [&str; 6] =
+    ["something to drink", "travel", "a musical instrument", "winter", "a fruit", "it is raining"];
 
 /// Seconds that each sample stays.
 const STAY: f32 = 6.0;
