@@ -13,6 +13,10 @@ use super::flat::Flat;
 /// Where the camera starts and returns to.
 pub const HOME: Vec3 = Vec3::new(0.0, 0.15, 9.6);
 
+/// How high it looks, and for what width of a height at least: the tiles in front must fit.
+const FOV: f32 = 0.8;
+const ASPECT: f32 = 1.6;
+
 /// How far it may fly from home.
 const LEASH: f32 = 14.0;
 
@@ -27,7 +31,7 @@ pub struct MainCamera {
 
 pub fn plugin(app: &mut App) {
     app.add_systems(Startup, spawn_camera)
-        .add_systems(Update, (look, fly.run_if(not(egui_wants_any_keyboard_input)), sway));
+        .add_systems(Update, (fit, look, fly.run_if(not(egui_wants_any_keyboard_input)), sway));
 }
 
 fn spawn_camera(
@@ -47,10 +51,10 @@ fn spawn_camera(
         canvas.target(),
         bevy::core_pipeline::tonemapping::Tonemapping::None,
         Msaa::Off,
-        Projection::from(PerspectiveProjection { fov: 0.8, ..default() }),
+        Projection::from(PerspectiveProjection { fov: FOV, ..default() }),
         Transform::from_translation(HOME),
         children![(
-            Mesh3d(meshes.add(Rectangle::new(110.0, 62.0))),
+            Mesh3d(meshes.add(Rectangle::new(110.0, 110.0))),
             MeshMaterial3d(materials.add(backdrop)),
             Transform::from_xyz(0.0, 0.0, -60.0),
         )],
@@ -78,6 +82,19 @@ fn backdrop_image() -> Image {
     }
     let size = Extent3d { width: SIZE.0 as u32, height: SIZE.1 as u32, depth_or_array_layers: 1 };
     Image::new(size, TextureDimension::D2, data, TextureFormat::Rgba8UnormSrgb, RenderAssetUsages::RENDER_WORLD)
+}
+
+/// A window that is higher than wide sees more above and below, not less at its sides.
+fn fit(mut camera: Single<(&Camera, &mut Projection), With<MainCamera>>) {
+    let (camera, projection) = &mut *camera;
+    let Some(size) = camera.logical_viewport_size().filter(|size| size.min_element() > 0.0) else { return };
+    let wanted = 2.0 * ((FOV / 2.0).tan() * (ASPECT * size.y / size.x).max(1.0)).atan();
+    if let Projection::Perspective(now) = &**projection
+        && (now.fov - wanted).abs() > 1e-4
+        && let Projection::Perspective(projection) = &mut **projection
+    {
+        projection.fov = wanted;
+    }
 }
 
 fn look(

@@ -28,6 +28,15 @@ const TEXT: Color32 = Color32::from_rgb(226, 230, 245);
 const FAINT: Color32 = Color32::from_rgb(140, 148, 178);
 const GLASS: Color32 = Color32::from_rgba_premultiplied(13, 15, 28, 214);
 
+/// Distance of panels from the window's edge, and the width of a list with what is around it.
+const EDGE: f32 = 22.0;
+const LIST: f32 = 248.0;
+
+/// Whether there is room for lists beside the search box.
+fn is_wide(context: &egui::Context) -> bool {
+    context.content_rect().width() > 900.0
+}
+
 /// What is typed, and what came of it.
 #[derive(Resource)]
 pub struct SearchBox {
@@ -135,8 +144,9 @@ fn show_search(
     progress: Res<Progress>,
 ) -> Result {
     let context = contexts.ctx_mut()?;
-    let width = (context.content_rect().width() - 48.0).clamp(220.0, 560.0);
-    egui::Area::new("search".into()).anchor(Align2::CENTER_TOP, vec2(0.0, 22.0)).show(context, |ui| {
+    let beside = if is_wide(context) { 2.0 * (LIST + EDGE) } else { 2.0 * EDGE };
+    let width = (context.content_rect().width() - beside - 32.0).clamp(200.0, 560.0);
+    egui::Area::new("search".into()).anchor(Align2::CENTER_TOP, vec2(0.0, EDGE)).show(context, |ui| {
         glass().show(ui, |ui| {
             ui.set_width(width);
             ui.horizontal(|ui| {
@@ -181,6 +191,16 @@ fn show_search(
     Ok(())
 }
 
+/// A name, and its score at the right.
+fn scored(ui: &mut egui::Ui, name: &str, colour: Color32, score: f32) {
+    ui.horizontal(|ui| {
+        ui.label(RichText::new(name).size(14.0).color(colour));
+        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+            ui.label(RichText::new(format!("{score:.2}")).size(13.0).color(FAINT));
+        });
+    });
+}
+
 fn show_best(
     mut contexts: EguiContexts,
     search_box: Res<SearchBox>,
@@ -192,18 +212,14 @@ fn show_best(
     let mut best: Vec<_> = tiles.iter().filter_map(|tile| Some((tile.rank?, tile))).collect();
     best.sort_by_key(|(rank, _)| *rank);
     // On a narrow window the names under the tiles are enough.
-    if !best.is_empty() && context.content_rect().width() > 900.0 {
-        egui::Area::new("best".into()).anchor(Align2::RIGHT_TOP, vec2(-22.0, 22.0)).show(context, |ui| {
+    let wide = is_wide(context);
+    if !best.is_empty() && wide {
+        egui::Area::new("best".into()).anchor(Align2::RIGHT_TOP, vec2(-EDGE, EDGE)).show(context, |ui| {
             glass().show(ui, |ui| {
                 ui.set_width(190.0);
                 for (rank, tile) in &best {
                     let colour = if *rank == 0 { ACCENT } else { TEXT };
-                    ui.horizontal(|ui| {
-                        ui.label(RichText::new(&library.gallery[tile.index].name).size(14.0).color(colour));
-                        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-                            ui.label(RichText::new(format!("{:.2}", tile.score)).size(13.0).color(FAINT));
-                        });
-                    });
+                    scored(ui, &library.gallery[tile.index].name, colour, tile.score);
                 }
                 if let Some(ms) = search_box.ms {
                     ui.label(RichText::new(format!("found in {ms:.0} ms")).size(12.0).color(FAINT));
@@ -213,18 +229,22 @@ fn show_best(
     }
     let of_view = search_box.seen == VIEW;
     if !search_box.captions.is_empty() && (eye.open || !of_view) {
-        egui::Area::new("captions".into()).anchor(Align2::LEFT_TOP, vec2(22.0, 22.0)).show(context, |ui| {
+        let title = if of_view { "the camera sees" } else { search_box.seen.as_str() };
+        // A list beside the search box, or a line under it.
+        let (top, width) = if wide { (EDGE, 210.0) } else { (EDGE + 62.0, context.content_rect().width() - 76.0) };
+        egui::Area::new("captions".into()).anchor(Align2::LEFT_TOP, vec2(EDGE, top)).show(context, |ui| {
             glass().show(ui, |ui| {
-                ui.set_width(210.0);
-                let title = if of_view { "the camera sees" } else { search_box.seen.as_str() };
+                ui.set_width(width);
+                if !wide {
+                    let names: Vec<&str> =
+                        search_box.captions.iter().map(|(i, _)| library.captions[*i].as_str()).collect();
+                    let line = RichText::new(format!("{title}: {}", names.join(", "))).size(13.0).color(TEXT);
+                    ui.add(egui::Label::new(line).truncate());
+                    return;
+                }
                 ui.label(RichText::new(title).size(12.0).color(FAINT));
                 for (i, score) in &search_box.captions {
-                    ui.horizontal(|ui| {
-                        ui.label(RichText::new(&library.captions[*i]).size(14.0).color(TEXT));
-                        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-                            ui.label(RichText::new(format!("{score:.2}")).size(13.0).color(FAINT));
-                        });
-                    });
+                    scored(ui, &library.captions[*i], TEXT, *score);
                 }
             });
         });
@@ -239,7 +259,9 @@ fn show_names(
     tiles: Query<(&Tile, &GlobalTransform)>,
     library: Res<Library>,
 ) -> Result {
-    let painter = contexts.ctx_mut()?.layer_painter(egui::LayerId::background());
+    let context = contexts.ctx_mut()?;
+    let scale = (context.content_rect().width() / 1280.0).clamp(0.6, 1.0);
+    let painter = context.layer_painter(egui::LayerId::background());
     let (camera, view) = *camera;
     for (tile, place) in &tiles {
         let Some(rank) = tile.rank else { continue };
@@ -247,7 +269,7 @@ fn show_names(
         let Ok(at) = camera.world_to_viewport(view, below) else { continue };
         let (size, colour) = if rank == 0 { (19.0, ACCENT) } else { (15.0, TEXT) };
         let name = library.gallery[tile.index].name.clone();
-        let text = painter.layout_no_wrap(name, FontId::proportional(size), colour);
+        let text = painter.layout_no_wrap(name, FontId::proportional(size * scale), colour);
         let rect = Align2::CENTER_TOP.anchor_size(egui::pos2(at.x, at.y + 4.0), text.size());
         // Whatever hangs behind must not make the name hard to read.
         painter.rect_filled(rect.expand2(vec2(9.0, 2.0)), CornerRadius::same(10), Color32::from_black_alpha(150));
@@ -262,8 +284,11 @@ fn show_foot(mut contexts: EguiContexts, support: Res<TensorSupport>) -> Result 
     let painter = context.layer_painter(egui::LayerId::background());
     let font = FontId::proportional(12.5);
     let keys = "WASD, Q, E and right mouse to fly   ·   C what the camera sees   ·   F12 inspector";
-    painter.text(rect.left_bottom() + vec2(24.0, -16.0), Align2::LEFT_BOTTOM, keys, font.clone(), FAINT);
-    let backend = format!("tensors on the {}", support.backend);
-    painter.text(rect.right_bottom() + vec2(-24.0, -16.0), Align2::RIGHT_BOTTOM, backend, font, FAINT);
+    let keys = painter.text(rect.left_bottom() + vec2(24.0, -16.0), Align2::LEFT_BOTTOM, keys, font.clone(), FAINT);
+    let backend = painter.layout_no_wrap(format!("tensors on the {}", support.backend), font, FAINT);
+    // Above the keys where both do not fit side by side.
+    let above = if keys.width() + backend.size().x + 80.0 > rect.width() { keys.height() + 4.0 } else { 0.0 };
+    let place = Align2::RIGHT_BOTTOM.anchor_size(rect.right_bottom() + vec2(-24.0, -16.0 - above), backend.size());
+    painter.galley(place.min, backend, FAINT);
     Ok(())
 }
