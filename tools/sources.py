@@ -80,8 +80,16 @@ def package(source):
 
 
 def save(tensors, path, metadata=None):
-    """Writes a file that everybody may read."""
+    """Writes a file that everybody may read, and that is the same whenever it is made: the format's writer shuffles metadata."""
     save_file(tensors, path, metadata)
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    if metadata:
+        header["__metadata__"] = dict(sorted(metadata.items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    path.write_bytes(data[:8] + text.ljust(size) + data[8 + size :])
+    assert len(text) <= size
     path.chmod(0o644)
 
 
