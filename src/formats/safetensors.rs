@@ -91,6 +91,13 @@ pub enum FormatError {
     },
 }
 
+impl FormatError {
+    /// Whether its message begins with the file's path.
+    pub(super) fn names_the_file(&self) -> bool {
+        matches!(self, Self::Io { .. } | Self::Length { .. } | Self::Header { .. } | Self::NotFound { .. })
+    }
+}
+
 pub(super) fn io_error(path: &Path) -> impl Fn(io::Error) -> FormatError + '_ {
     move |error| FormatError::Io { path: path.to_owned(), kind: error.kind(), message: error.to_string() }
 }

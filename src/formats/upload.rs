@@ -1,12 +1,16 @@
 //! Weights on their way into models: a bounded number of bytes a frame, the most urgent first, equals in turns.
 
-use bevy::asset::LoadState;
+use std::sync::Arc;
+
+use bevy::asset::{AssetLoadError, LoadState};
 use bevy::prelude::*;
 use thiserror::Error;
 
 use super::asset::TensorWeights;
 use super::files::place;
+use super::safetensors::FormatError;
 use crate::cpu::CpuExecutor;
+use crate::error::{OpError, TensorError};
 use crate::memory::{MemoryRequest, OutgoingRequests, SyncDirection};
 use crate::record::TensorCommands;
 use crate::support::{Backend, ModelBackend, TensorSupport};
@@ -88,11 +92,48 @@ pub struct WeightsReady {
 }
 
 /// Weights that did not come.
-#[derive(Clone, Debug, PartialEq, Error)]
-#[error("{message}")]
-pub struct WeightsError {
-    /// What the asset server or the file's reader said.
-    pub message: String,
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum WeightsError {
+    /// The file cannot be used.
+    #[error("{}{error}", if error.names_the_file() { String::new() } else { format!("{path}: ") })]
+    File {
+        /// Its path, as the asset server knows it.
+        path: String,
+        /// What is wrong with it.
+        error: FormatError,
+    },
+    /// The asset server has no such file, or cannot load it.
+    #[error(transparent)]
+    Asset(Arc<AssetLoadError>),
+    /// A tensor has no such part.
+    #[error("\"{name}\": {error}")]
+    Tensor {
+        /// The tensor.
+        name: String,
+        /// Why not.
+        error: Box<TensorError>,
+    },
+    /// A part of a tensor could not be written.
+    #[error("\"{name}\": {error}")]
+    Write {
+        /// The tensor.
+        name: String,
+        /// Why not.
+        error: Box<OpError>,
+    },
+}
+
+impl From<&Arc<AssetLoadError>> for WeightsError {
+    /// The reader's own error where it is one: the asset server's words for it name a Rust type, and may hold a backtrace.
+    fn from(error: &Arc<AssetLoadError>) -> Self {
+        if let AssetLoadError::AssetLoaderError(failed) = &**error
+            && let Some(error) = failed.error().downcast_ref::<FormatError>()
+        {
+            return Self::File { path: failed.path().to_string(), error: error.clone() };
+        }
+        Self::Asset(error.clone())
+    }
 }
 
 /// A model whose weights are arriving.
@@ -138,7 +179,7 @@ pub(crate) fn begin_arrivals(
             let (weights, total) = (weights.clone(), weights.bytes());
             commands.entity(entity).insert(Arriving { weights, next: 0, part: None, done: 0, total, failed: None });
         } else if let Some(LoadState::Failed(error)) = server.get_load_state(&load.weights) {
-            end(&mut commands, entity, Err(WeightsError { message: error.to_string() }));
+            end(&mut commands, entity, Err((&error).into()));
         }
     }
 }
@@ -231,9 +272,10 @@ impl Arriving {
         let piece = data.rows(from..to);
         let size = piece.bytes().len() as u64;
         tensor.storage().home(home);
-        let message = |error: &dyn core::fmt::Display| WeightsError { message: format!("\"{name}\": {error}") };
-        let part = tensor.slice(0, from as isize, to as isize).map_err(|error| message(&error))?;
-        ops.write_tensor(&part, &piece).map_err(|error| message(&error))?;
+        let part = tensor.slice(0, from as isize, to as isize);
+        let part = part.map_err(|error| WeightsError::Tensor { name: name.clone(), error: Box::new(error) })?;
+        let written = ops.write_tensor(&part, &piece);
+        written.map_err(|error| WeightsError::Write { name: name.clone(), error: Box::new(error) })?;
         self.done += size;
         if to == rows {
             self.put(entity, name, tensor, home, commands);

@@ -17,6 +17,11 @@ pub const HOME: Vec3 = Vec3::new(0.0, 0.15, 9.6);
 const FOV: f32 = 0.8;
 const ASPECT: f32 = 1.6;
 
+/// The side of the backdrop, how far behind it is, and how much of it is seen at the most.
+const BACKDROP: f32 = 110.0;
+const BEHIND: f32 = 60.0;
+const SEEN: f32 = 0.95;
+
 /// How far it may fly from home.
 const LEASH: f32 = 14.0;
 
@@ -28,6 +33,10 @@ pub struct MainCamera {
     /// Whether somebody has steered.
     pub steered: bool,
 }
+
+/// What is behind everything.
+#[derive(Component)]
+struct Backdrop;
 
 pub fn plugin(app: &mut App) {
     app.add_systems(Startup, spawn_camera)
@@ -54,9 +63,10 @@ fn spawn_camera(
         Projection::from(PerspectiveProjection { fov: FOV, ..default() }),
         Transform::from_translation(HOME),
         children![(
-            Mesh3d(meshes.add(Rectangle::new(110.0, 110.0))),
+            Backdrop,
+            Mesh3d(meshes.add(Rectangle::new(BACKDROP, BACKDROP))),
             MeshMaterial3d(materials.add(backdrop)),
-            Transform::from_xyz(0.0, 0.0, -60.0),
+            Transform::from_xyz(0.0, 0.0, -BEHIND),
         )],
     ));
 }
@@ -84,8 +94,11 @@ fn backdrop_image() -> Image {
     Image::new(size, TextureDimension::D2, data, TextureFormat::Rgba8UnormSrgb, RenderAssetUsages::RENDER_WORLD)
 }
 
-/// A window that is higher than wide sees more above and below, not less at its sides.
-fn fit(mut camera: Single<(&Camera, &mut Projection), With<MainCamera>>) {
+/// A window that is higher than wide sees more above and below, not less at its sides. The backdrop fills whatever is seen.
+fn fit(
+    mut camera: Single<(&Camera, &mut Projection), With<MainCamera>>,
+    mut backdrop: Single<&mut Transform, With<Backdrop>>,
+) {
     let (camera, projection) = &mut *camera;
     let Some(size) = camera.logical_viewport_size().filter(|size| size.min_element() > 0.0) else { return };
     let wanted = 2.0 * ((FOV / 2.0).tan() * (ASPECT * size.y / size.x).max(1.0)).atan();
@@ -94,6 +107,11 @@ fn fit(mut camera: Single<(&Camera, &mut Projection), With<MainCamera>>) {
         && let Projection::Perspective(projection) = &mut **projection
     {
         projection.fov = wanted;
+    }
+    let seen = 2.0 * BEHIND * (wanted / 2.0).tan() * Vec2::new(size.x / size.y, 1.0);
+    let scale = (seen / (BACKDROP * SEEN)).max(Vec2::ONE).extend(1.0);
+    if backdrop.scale != scale {
+        backdrop.scale = scale;
     }
 }
 

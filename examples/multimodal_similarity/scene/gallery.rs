@@ -18,8 +18,10 @@ const COLUMNS: usize = 16;
 const PITCH: f32 = 1.02;
 const RADIUS: f32 = 11.0;
 
-/// Tiles that come forward, and how large each is then.
-pub const FRONT: usize = 5;
+/// Tiles that come forward, and how large each is then. Behind the first few only those that are at least somewhat like the best.
+const FRONT: usize = 5;
+const FEW: usize = 3;
+const SOMEWHAT: f32 = 0.15;
 const SIZES: [f32; FRONT] = [2.05, 1.7, 1.7, 1.4, 1.4];
 
 /// A picture of the gallery.
@@ -100,8 +102,9 @@ fn spawn_tiles(
 /// Gives tiles their places by the newest answer.
 fn rank_tiles(mut ranked: MessageReader<TextRanked>, mut tiles: Query<&mut Tile>) {
     let Some(scores) = ranked.read().filter_map(|answer| answer.scores.as_ref().ok()).last() else { return };
-    let top = best(scores, FRONT);
+    let mut top = best(scores, FRONT);
     let (Some(&(_, most)), Some(least)) = (top.first(), scores.iter().copied().reduce(f32::min)) else { return };
+    top.truncate(top.partition_point(|&(_, score)| score >= most * SOMEWHAT).max(FEW));
     for mut tile in &mut tiles {
         let Some(&score) = scores.get(tile.index) else { continue };
         tile.score = score;

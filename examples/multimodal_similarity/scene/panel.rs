@@ -12,7 +12,7 @@ use super::camera::MainCamera;
 use super::eye::{Eye, VIEW};
 use super::gallery::Tile;
 use crate::engine::library::Library;
-use crate::engine::models::ModelsReady;
+use crate::engine::models::{ModelsFailed, ModelsReady};
 use crate::engine::search::{PictureRanked, TextRanked, TextSearch, best};
 use crate::options::checked;
 
@@ -24,6 +24,7 @@ const SAMPLES: [&str; 6] =
 const STAY: f32 = 6.0;
 
 const ACCENT: Color32 = Color32::from_rgb(255, 206, 120);
+const WRONG: Color32 = Color32::from_rgb(255, 138, 122);
 const TEXT: Color32 = Color32::from_rgb(226, 230, 245);
 const FAINT: Color32 = Color32::from_rgb(140, 148, 178);
 const GLASS: Color32 = Color32::from_rgba_premultiplied(13, 15, 28, 214);
@@ -46,6 +47,8 @@ pub struct SearchBox {
     sample: usize,
     next_sample: f32,
     note: Option<String>,
+    /// Why a model is not there and will not be.
+    failure: Option<String>,
     ms: Option<f64>,
     start: Instant,
     first_result: Option<f64>,
@@ -62,6 +65,7 @@ impl SearchBox {
             sample: 0,
             next_sample: 0.0,
             note: None,
+            failure: None,
             ms: None,
             start,
             first_result: None,
@@ -84,12 +88,16 @@ pub fn plugin(app: &mut App) {
         .add_systems(EguiPrimaryContextPass, (show_names, show_search, show_best, show_foot).chain());
 }
 
-/// Notes what answers cost.
+/// Notes what answers cost, and what went wrong.
 fn hear(
     mut texts: MessageReader<TextRanked>,
     mut pictures: MessageReader<PictureRanked>,
+    mut failed: MessageReader<ModelsFailed>,
     mut search: ResMut<SearchBox>,
 ) {
+    for ModelsFailed(message) in failed.read() {
+        search.failure = Some(message.clone());
+    }
     for answer in texts.read() {
         search.note = match &answer.scores {
             Ok(_) if answer.truncated => Some("only the first 256 tokens are read".to_owned()),
@@ -150,11 +158,11 @@ fn show_search(
         glass().show(ui, |ui| {
             ui.set_width(width);
             ui.horizontal(|ui| {
-                let size = vec2(width - 84.0, 30.0);
+                let (size, font) = (vec2(width - 84.0, 30.0), FontId::proportional(22.0));
                 let edit = egui::TextEdit::singleline(&mut search_box.text)
-                    .font(FontId::proportional(22.0))
+                    .hint_text(RichText::new("search the pictures by words").font(font.clone()))
+                    .font(font)
                     .text_color(TEXT)
-                    .hint_text("search the pictures by words")
                     .frame(egui::Frame::NONE);
                 let response = ui.add_sized(size, edit);
                 if response.gained_focus() && !search_box.typed {
@@ -178,13 +186,15 @@ fn show_search(
                 });
             });
             let (done, total) = progress.0.values().fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
-            if !ready.text || !ready.vision {
+            if search_box.failure.is_none() && (!ready.text || !ready.vision) {
                 let part = if total == 0 { 0.0 } else { done as f32 / total as f32 };
                 let bar = egui::ProgressBar::new(part).desired_height(4.0).fill(ACCENT);
                 ui.add(bar);
             }
-            if let Some(note) = &search_box.note {
-                ui.label(RichText::new(note).size(13.0).color(ACCENT));
+            for (note, colour) in [(&search_box.failure, WRONG), (&search_box.note, ACCENT)] {
+                if let Some(note) = note {
+                    ui.label(RichText::new(note).size(13.0).color(colour));
+                }
             }
         });
     });
@@ -255,18 +265,20 @@ fn show_best(
 /// The names of the tiles in front, under them.
 fn show_names(
     mut contexts: EguiContexts,
-    camera: Single<(&Camera, &GlobalTransform), With<MainCamera>>,
-    tiles: Query<(&Tile, &GlobalTransform)>,
+    camera: Single<(&Camera, &Transform), With<MainCamera>>,
+    tiles: Query<(&Tile, &Transform)>,
     library: Res<Library>,
 ) -> Result {
     let context = contexts.ctx_mut()?;
     let scale = (context.content_rect().width() / 1280.0).clamp(0.6, 1.0);
     let painter = context.layer_painter(egui::LayerId::background());
     let (camera, view) = *camera;
+    // Where things are this frame: Bevy's global transforms are still those of the last one.
+    let view = GlobalTransform::from(*view);
     for (tile, place) in &tiles {
         let Some(rank) = tile.rank else { continue };
-        let below = place.translation() - Vec3::Y * place.scale().y * 0.52;
-        let Ok(at) = camera.world_to_viewport(view, below) else { continue };
+        let below = place.translation - Vec3::Y * place.scale.y * 0.52;
+        let Ok(at) = camera.world_to_viewport(&view, below) else { continue };
         let (size, colour) = if rank == 0 { (19.0, ACCENT) } else { (15.0, TEXT) };
         let name = library.gallery[tile.index].name.clone();
         let text = painter.layout_no_wrap(name, FontId::proportional(size * scale), colour);

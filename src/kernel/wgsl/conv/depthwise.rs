@@ -21,11 +21,12 @@ const LONGEST: usize = 2;
 /// With so many filters to a channel, reading it once for all of them is better.
 const MANY_FILTERS: usize = 8;
 
-/// Whether the form is for this convolution: the text has the window spelled out.
+/// Whether the form is for this convolution: the text has the window spelled out, and reads some element of the input also where the window is outside.
 pub(super) fn fits(kernel: &ConvKernel) -> bool {
     let window = &kernel.window;
     let groups = kernel.groups.max(1);
     kernel.channels_in == groups
+        && kernel.input.iter().all(|&n| n > 0)
         && kernel.channels_out / groups < MANY_FILTERS
         && window.size[0] == 1
         && window.stride[0] == 1
@@ -58,12 +59,10 @@ fn text(kernel: &ConvKernel, width: usize) -> String {
     let under_way = size_h.div_ceil(stride_h);
     let reach = (width - 1) * stride_w + size_w;
     let mut text = format!(
-        "fn value(line: u32, h: u32, w: u32) -> f32 {{
-    var v = 0.0;
-    if (h < params.input_h && w < params.input_w) {{
-        v = load_x(line + w);
-    }}
-    return v;
+        "// Without a branch: SwiftShader takes minutes and gigabytes to compile one for each of the reads below.
+fn value(line: u32, h: u32, w: u32) -> f32 {{
+    let inside = (h < params.input_h) & (w < params.input_w);
+    return select(0.0, load_x(select(params.x_offset, line + w, inside)), inside);
 }}
 fn run(thread: u32) {{
     let left = thread % params.across * {width}u;

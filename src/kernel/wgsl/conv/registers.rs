@@ -14,13 +14,14 @@ const STORED: usize = 4;
 pub(super) fn lower(mut builder: Builder, kernel: &ConvKernel, positions: usize, lanes: usize, caps: &Caps) -> Launch {
     let groups = kernel.groups.max(1);
     let group_out = kernel.channels_out / groups;
-    // More channels or positions than there are would be computed for nothing.
+    // More channels or positions than there are would be computed for nothing; narrow subgroups take seconds to compile tiles this large, at no gain.
     let rows: usize = match group_out {
         33.. => 64,
         17.. => 32,
         9.. => 16,
         _ => 8,
     };
+    let rows = rows.min(lanes * lanes);
     let quads: usize = if positions > 4 * lanes { 2 } else { 1 };
     let tiles = positions.div_ceil(4 * lanes * quads);
     let blocks = group_out.div_ceil(rows);
