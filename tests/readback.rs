@@ -57,6 +57,38 @@ fn a_notification_reaches_the_tensor_and_bubbles_to_its_model() {
 }
 
 #[test]
+fn large_answers_come_in_the_order_they_were_asked_for() {
+    // More than a frame copies by itself on the GPU backend.
+    const COUNT: usize = 1 << 20;
+    for backend in BACKENDS {
+        let mut rig = Rig::new(backend);
+        let seen = Seen::default();
+        let log = seen.clone();
+        let tensor = rig.spawn(Tensor::zeros([COUNT], DType::F32).unwrap());
+        rig.app.world_mut().entity_mut(tensor).observe(move |ready: On<TensorReady>| {
+            let data = ready.result.as_ref().unwrap();
+            let values = data.as_slice::<f32>().unwrap();
+            assert!(values.len() == COUNT && values.iter().all(|value| *value == values[0]));
+            log.lock().unwrap().push(("tensor", ready.tensor, values[0]));
+        });
+        let cancelled = (0..8).map(|i| {
+            rig.record(move |ops| {
+                ops.store(i as f32, tensor)?;
+                ops.notify(tensor)?;
+                ops.read(tensor)
+            })
+            .unwrap()
+        });
+        // Nobody waits for these, which must not hold up the others.
+        cancelled.for_each(drop);
+        rig.step_until(|_| seen.lock().unwrap().len() >= 8);
+        let order: Vec<f32> = seen.lock().unwrap().iter().map(|(_, _, value)| *value).collect();
+        assert_eq!(order, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], "{backend}");
+        rig.step_until(|app| app.world().resource::<TensorDiagnostics>().figures().readbacks_now == 0);
+    }
+}
+
+#[test]
 fn values_arrive_within_two_updates_once_the_device_is_done() {
     let mut rig = Rig::new(Backend::Gpu);
     let x = rig.spawn(Tensor::full([4], 1.0, DType::F32).unwrap());
