@@ -48,7 +48,7 @@ fn run(group: u32) {
             sign = ~largest & 0x80000000u;
         }
         // Below 2⁻¹¹³ all is zero.
-        let inverse = select(0.0, 1.0 / step, finite && magnitude >= 0x07000000u);
+        let inverse = select(0.0, 1.0 / step, finite & (magnitude >= 0x07000000u));
         both |= select(0x7e00u, bits_f16(step) | (sign >> 16u), finite) << (half * 16u);
         let to = quants(params.y_first + block);
         for (var word = 0u; word < WORDS; word++) {

@@ -23,8 +23,8 @@ fn main(
         var place = params.n;
         for (var i = lane; i < params.n; i += LANES) {
             let own = key(start + i);
-            let left = round == 0u || own < last_key || (own == last_key && i > last_place);
-            if left && (place == params.n || own > best) {
+            let left = (round == 0u) | (own < last_key) | ((own == last_key) & (i > last_place));
+            if left & ((place == params.n) | (own > best)) {
                 best = own;
                 place = i;
             }

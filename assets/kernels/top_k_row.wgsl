@@ -10,8 +10,8 @@ fn run(row: u32) {
         var place = params.n;
         for (var i = 0u; i < params.n; i++) {
             let own = key(start + i);
-            let left = round == 0u || own < last_key || (own == last_key && i > last_place);
-            if left && (place == params.n || own > best) {
+            let left = (round == 0u) | (own < last_key) | ((own == last_key) & (i > last_place));
+            if left & ((place == params.n) | (own > best)) {
                 best = own;
                 place = i;
             }

@@ -8,8 +8,8 @@ fn power_f32(a: f32, b: f32) -> f32 {
     }
     let m = abs(a);
     let n = abs(b);
-    let whole = n >= 8388608.0 || trunc(n) == n;
-    let odd = whole && n < 16777216.0 && (u32(min(n, 16777215.0)) & 1u) == 1u;
+    let whole = (n >= 8388608.0) | (trunc(n) == n);
+    let odd = whole & (n < 16777216.0) & ((u32(min(n, 16777215.0)) & 1u) == 1u);
     var r = 1.0;
     if (is_inf(b) && m == 1.0) {
         r = 1.0;
@@ -36,5 +36,5 @@ fn power_f32(a: f32, b: f32) -> f32 {
         return from_bits(0x7fc00000u);
     }
     // The bit, not a comparison: -0 to a negative odd power is -inf.
-    return select(r, -r, odd && (bitcast<u32>(a) >> 31u) != 0u);
+    return select(r, -r, odd & ((bitcast<u32>(a) >> 31u) != 0u));
 }

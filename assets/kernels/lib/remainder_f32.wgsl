@@ -31,5 +31,5 @@ fn remainder_f32(a: f32, b: f32) -> f32 {
 // With the sign of the divisor.
 fn modulo_f32(a: f32, b: f32) -> f32 {
     let r = remainder_f32(a, b);
-    return select(r, r + b, r != 0.0 && (r < 0.0) != (b < 0.0));
+    return select(r, r + b, (r != 0.0) & ((r < 0.0) != (b < 0.0)));
 }

@@ -2,6 +2,8 @@
 //!
 //! Shapes, strides and offsets go to the parameter block, so one text (and one pipeline) serves every shape. What changes the text is the
 //! kind of work: dtypes, variants, which operands are contiguous.
+//!
+//! Where both sides of a condition are cheap it is spelled `(a) & (b)`: `a && b` is a branch, of which SwiftShader takes minutes to compile a dozen in a loop.
 
 mod attention;
 mod blocks;

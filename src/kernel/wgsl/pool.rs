@@ -15,7 +15,7 @@ pub(super) fn lower(step: &Step, kernel: &PoolKernel, caps: &Caps) -> Launch {
     builder.code(match kernel.class {
         Class::Float => concat!(
             include_str!("../../../assets/kernels/lib/is_nan.wgsl"),
-            "fn above(a: T, b: T) -> bool { return !is_nan(b) && (a > b || is_nan(a)); }"
+            "fn above(a: T, b: T) -> bool { return !is_nan(b) & ((a > b) | is_nan(a)); }"
         ),
         Class::Int | Class::Uint => "fn above(a: T, b: T) -> bool { return a > b; }",
     });

@@ -189,12 +189,10 @@ fn start(v: T, p: u32) -> S {{ return S(v, p); }}
 fn merge(a: S, b: S) -> S {{
     let an = {an};
     let bn = {bn};
-    let beats = (bn && !an) || (!an && b.v {better} a.v);
-    let equal = (an && bn) || a.v == b.v;
-    if (beats || (equal && b.p {sooner} a.p)) {{
-        return b;
-    }}
-    return a;
+    let beats = !an & (bn | (b.v {better} a.v));
+    let equal = (an & bn) | (a.v == b.v);
+    let take = beats | (equal & (b.p {sooner} a.p));
+    return S(select(a.v, b.v, take), select(a.p, b.p, take));
 }}
 fn result(s: S) -> i32 {{ return i32(s.p); }}"
     )
