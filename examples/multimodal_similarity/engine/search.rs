@@ -74,12 +74,15 @@ pub enum Pixels {
 pub struct PictureSearch {
     /// What is to be looked at next: a name for it, and its pixels.
     pub wanted: Option<(String, Pixels)>,
-    /// Its name, its pixels as a tensor, and since when.
-    prepared: Option<(String, Entity, Instant)>,
-    /// A tensor that was spawned for it.
-    spawned: Option<Entity>,
+    /// One whose pixels are a tensor from the next frame on.
+    prepared: Option<Prepared>,
+    /// The tensor that pictures on the host are written to, and its shape: most are of the last one's size.
+    pixels: Option<(Shape, Entity)>,
     under_way: Option<PictureQuestion>,
 }
+
+/// A picture's name, its pixels as a tensor, and since when it is looked at.
+type Prepared = (String, Entity, Instant);
 
 struct PictureQuestion {
     name: String,
@@ -126,6 +129,33 @@ impl PictureSearch {
     /// Whether nothing is wanted or under way.
     pub fn is_idle(&self) -> bool {
         self.wanted.is_none() && self.prepared.is_none() && self.under_way.is_none()
+    }
+
+    /// The picture to look at now, if there is one and its pixels are there.
+    fn next(&mut self, model: Entity, ops: &mut TensorCommands, commands: &mut Commands) -> Result<Option<Prepared>> {
+        if self.under_way.is_some() {
+            return Ok(None);
+        }
+        if self.prepared.is_some() {
+            return Ok(self.prepared.take());
+        }
+        let Some((name, pixels)) = self.wanted.take() else { return Ok(None) };
+        let asked = Instant::now();
+        Ok(match (pixels, &self.pixels) {
+            (Pixels::Tensor(tensor), _) => Some((name, tensor, asked)),
+            (Pixels::Data(data), Some((shape, tensor))) if shape == data.shape() => {
+                ops.write_data(*tensor, &data)?;
+                Some((name, *tensor, asked))
+            }
+            (Pixels::Data(data), before) => {
+                before.iter().for_each(|(_, tensor)| commands.entity(*tensor).despawn());
+                let shape = data.shape().clone();
+                let tensor = commands.spawn((Name::new("pixels"), Tensor::from(data), TensorOf(model))).id();
+                self.pixels = Some((shape, tensor));
+                self.prepared = Some((name, tensor, asked));
+                None
+            }
+        })
     }
 }
 
@@ -253,40 +283,25 @@ fn ask_picture(
     mut commands: Commands,
 ) -> Result {
     let Some(workspace) = workspace.filter(|_| ready.vision) else { return Ok(()) };
-    if let Some((name, pixels, asked)) = search.prepared.take() {
-        let (encoder, matcher) = (encoders.get(models.vision)?, matchers.get(models.matcher)?);
-        let input = ops.image_input(pixels, &VisionEncoder::input())?;
-        let features = encoder.encode(&mut ops, input)?;
-        ops.store(features, workspace.live)?;
-        // The matcher's share of the features: its last row is what was just stored.
-        let live = ops.slice(workspace.seen, 0, -1, isize::MAX)?;
-        let point = matcher.place_pictures(&mut ops, live)?;
-        let scores = matcher.score(&mut ops, point, workspace.captions, matcher.caption_popularity)?;
-        ops.store(scores, workspace.caption_scores)?;
-        let popularity = matcher.popularity(&mut ops, point, workspace.captions)?;
-        let popularity = ops.unsqueeze(popularity, &[1])?;
-        let point = ops.concat([point, popularity], 1)?;
-        let receivers = [ops.read(workspace.caption_scores)?, ops.read(point)?];
-        search.under_way = Some(PictureQuestion { name, asked, receivers, answers: [None, None] });
-    } else if search.under_way.is_none()
-        && let Some((name, pixels)) = search.wanted.take()
-    {
-        // Recorded next frame, when the pixels are a tensor.
-        let tensor = match pixels {
-            Pixels::Tensor(tensor) => tensor,
-            Pixels::Data(data) => {
-                let name = Name::new(format!("pixels of {name}"));
-                let tensor = commands.spawn((name, Tensor::from(data), TensorOf(models.vision))).id();
-                search.spawned = Some(tensor);
-                tensor
-            }
-        };
-        search.prepared = Some((name, tensor, Instant::now()));
-    }
+    let Some((name, pixels, asked)) = search.next(models.vision, &mut ops, &mut commands)? else { return Ok(()) };
+    let (encoder, matcher) = (encoders.get(models.vision)?, matchers.get(models.matcher)?);
+    let input = ops.image_input(pixels, &VisionEncoder::input())?;
+    let features = encoder.encode(&mut ops, input)?;
+    ops.store(features, workspace.live)?;
+    // The matcher's share of the features: its last row is what was just stored.
+    let live = ops.slice(workspace.seen, 0, -1, isize::MAX)?;
+    let point = matcher.place_pictures(&mut ops, live)?;
+    let scores = matcher.score(&mut ops, point, workspace.captions, matcher.caption_popularity)?;
+    ops.store(scores, workspace.caption_scores)?;
+    let popularity = matcher.popularity(&mut ops, point, workspace.captions)?;
+    let popularity = ops.unsqueeze(popularity, &[1])?;
+    let point = ops.concat([point, popularity], 1)?;
+    let receivers = [ops.read(workspace.caption_scores)?, ops.read(point)?];
+    search.under_way = Some(PictureQuestion { name, asked, receivers, answers: [None, None] });
     Ok(())
 }
 
-fn answer_picture(mut search: ResMut<PictureSearch>, mut ranked: MessageWriter<PictureRanked>, mut commands: Commands) {
+fn answer_picture(mut search: ResMut<PictureSearch>, mut ranked: MessageWriter<PictureRanked>) {
     let Some(question) = &mut search.under_way else { return };
     for (answer, receiver) in question.answers.iter_mut().zip(&question.receivers) {
         *answer = answer.take().or_else(|| received(receiver));
@@ -298,9 +313,6 @@ fn answer_picture(mut search: ResMut<PictureSearch>, mut ranked: MessageWriter<P
     else {
         return;
     };
-    if let Some(pixels) = search.spawned.take() {
-        commands.entity(pixels).despawn();
-    }
     let (scores, point) = match point {
         Ok(point) => (scores, point),
         Err(error) => (Err(error), Vec::new()),

@@ -125,6 +125,11 @@ fn look(
     time: Res<Time>,
     mut view: Single<(Entity, &mut ImagePixels), (With<View>, With<Tensor>)>,
 ) {
+    let (tensor, pixels) = &mut *view;
+    // Every frame, since the CPU backend gets what is seen a few frames late.
+    if pixels.live != eye.open {
+        pixels.live = eye.open;
+    }
     if !eye.open {
         return;
     }
@@ -133,7 +138,5 @@ fn look(
         return;
     }
     eye.since = 0.0;
-    let (tensor, pixels) = &mut *view;
-    pixels.set_changed();
     search.wanted = Some((VIEW.to_owned(), Pixels::Tensor(*tensor)));
 }

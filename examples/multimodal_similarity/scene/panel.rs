@@ -201,12 +201,13 @@ fn show_search(
     Ok(())
 }
 
-/// A name, and its score at the right.
+/// A name, as much of it as there is room for, and its score at the right.
 fn scored(ui: &mut egui::Ui, name: &str, colour: Color32, score: f32) {
-    ui.horizontal(|ui| {
-        ui.label(RichText::new(name).size(14.0).color(colour));
-        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-            ui.label(RichText::new(format!("{score:.2}")).size(13.0).color(FAINT));
+    let size = vec2(ui.available_width(), 18.0);
+    ui.allocate_ui_with_layout(size, egui::Layout::right_to_left(egui::Align::Center), |ui| {
+        ui.label(RichText::new(format!("{score:.2}")).size(13.0).color(FAINT));
+        ui.with_layout(egui::Layout::left_to_right(egui::Align::Center), |ui| {
+            ui.add(egui::Label::new(RichText::new(name).size(14.0).color(colour)).truncate());
         });
     });
 }
