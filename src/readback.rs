@@ -121,7 +121,7 @@ impl Default for NotificationChannel {
     }
 }
 
-/// Turns answers that have arrived into events, in the order they were asked for.
+/// Turns answers that have arrived into events; those of one tensor come in the order they were asked for.
 pub(crate) fn trigger_ready(channel: Res<NotificationChannel>, mut commands: Commands) {
     for Notification { tensor, result } in channel.receiver.try_iter() {
         commands.queue(move |world: &mut World| {

@@ -189,7 +189,8 @@ fn files_that_cannot_be_used_are_named_and_change_nothing() {
         events.wait(&mut rig, 1);
         let Some(Event::Ready(entity, Err(message))) = events.all().pop() else { panic!("{:?}", events.all()) };
         assert!(entity == model && message.contains(part) && message.contains(&name(kind)), "{message}");
-        assert_eq!(message.lines().count(), 1, "what is wrong, without a backtrace: {message}");
+        let of_rust = message.contains("Loader") || message.lines().count() > 1;
+        assert!(!of_rust, "neither types nor backtraces: {message}");
         assert!(rig.app.world().get::<bevy_tensor_compute::ModelTensors>(model).is_none());
         events.0.lock().unwrap().clear();
     }

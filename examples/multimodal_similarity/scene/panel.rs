@@ -295,7 +295,7 @@ fn show_foot(mut contexts: EguiContexts, support: Res<TensorSupport>) -> Result 
     let context = contexts.ctx_mut()?;
     let rect = context.content_rect();
     let painter = context.layer_painter(egui::LayerId::background());
-    let font = FontId::proportional(12.5);
+    let font = FontId::proportional((rect.width() / 40.0).clamp(8.0, 12.5));
     let keys = "WASD, Q, E and right mouse to fly   ·   C what the camera sees   ·   F12 inspector";
     let keys = painter.text(rect.left_bottom() + vec2(24.0, -16.0), Align2::LEFT_BOTTOM, keys, font.clone(), FAINT);
     let backend = painter.layout_no_wrap(format!("tensors on the {}", support.backend), font, FAINT);

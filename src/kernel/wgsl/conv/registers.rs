@@ -14,7 +14,7 @@ const STORED: usize = 4;
 pub(super) fn lower(mut builder: Builder, kernel: &ConvKernel, positions: usize, lanes: usize, caps: &Caps) -> Launch {
     let groups = kernel.groups.max(1);
     let group_out = kernel.channels_out / groups;
-    // More channels or positions than there are would be computed for nothing; narrow subgroups take seconds to compile tiles this large, at no gain.
+    // More channels or positions than there are would be computed for nothing; with narrow subgroups, larger tiles take seconds to compile.
     let rows: usize = match group_out {
         33.. => 64,
         17.. => 32,
