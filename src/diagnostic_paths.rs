@@ -18,7 +18,7 @@ use bevy::diagnostic::{Diagnostic, DiagnosticPath, Diagnostics, RegisterDiagnost
 use bevy::prelude::*;
 
 use crate::diagnostics::{TensorDiagnostics, TensorFigures};
-use crate::support::Backend;
+use crate::ir::Backend;
 
 /// Bytes of the device in all: tensors, scratch memory, plans and idle buffers.
 pub const DEVICE_BYTES: DiagnosticPath = DiagnosticPath::const_new("tensor/device_bytes");

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bevy::prelude::*;
 
+use crate::ir::Backend;
 use crate::memory::PoolClass;
 use crate::plan::{Plan, PlanReport};
-use crate::support::Backend;
 use crate::timings::{FrameTimeline, TimingReport, TimingSource, Timings};
 
 macro_rules! figures {

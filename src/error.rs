@@ -1,10 +1,8 @@
 //! What can go wrong, one enum per phase: making tensors, registering kernels, recording ops, reading back, running.
 
+use crate::ir::{Backend, DType, Shape};
 use bevy::ecs::entity::Entity;
 use thiserror::Error;
-
-use crate::support::Backend;
-use crate::tensor::{DType, Shape};
 
 /// Making a tensor, a view of one, or host data.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -173,15 +171,6 @@ fn list_shapes(operands: &[OperandInfo]) -> String {
 
 fn list_types(operands: &[OperandInfo]) -> String {
     operands.iter().map(|o| format!("{} is {}", o.name, o.dtype)).collect::<Vec<_>>().join(" but ")
-}
-
-/// A place in the text of a kernel as its author wrote it, counted from 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SourcePlace {
-    /// The line.
-    pub line: u32,
-    /// The character of the line.
-    pub column: u32,
 }
 
 /// The beginning of a message about a kernel: its name, and the place where there is one.

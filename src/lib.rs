@@ -26,6 +26,7 @@ mod gpu;
 mod image;
 #[cfg(feature = "inspector")]
 pub mod inspector;
+mod ir;
 mod kernel;
 mod memory;
 pub mod nn;
@@ -56,7 +57,7 @@ mod pages {
 
 pub use anywhere::{AnywherePlugins, has_adapter, has_display};
 pub use diagnostics::{TensorDiagnostics, TensorFigures};
-pub use error::{KernelError, MemoryHolder, OpError, OperandInfo, ReadError, RunError, SourcePlace, TensorError};
+pub use error::{KernelError, MemoryHolder, OpError, OperandInfo, ReadError, RunError, TensorError};
 pub use fault::TensorFault;
 pub use formats::{
     FormatError, LoadWeights, SafetensorsFile, TensorFiles, TensorWeights, TensorsLoaded, TensorsSaved, UploadSettings,
@@ -65,9 +66,12 @@ pub use formats::{
 pub use image::{ImageCrop, ImageError, ImageLayout, ImagePixels, ImageSettings, PixelsImage, pixels_image, pixels_of};
 #[cfg(feature = "inspector")]
 pub use inspector::TensorInspectorPlugin;
+pub use ir::{
+    Backend, BinaryOp, Class, CpuKernelCall, DType, Dispatch, Element, Layout, OutputShape, Shape, SourcePlace,
+    Strides, Truth, UnaryOp,
+};
 pub use kernel::custom::{
-    CpuElement, CpuKernelCall, CustomKernel, Dispatch, KernelNumber, OutputShape, ParamValue, RegisterTensorKernel,
-    TensorKernel, TensorKernels,
+    CpuElement, CustomKernel, KernelNumber, ParamValue, RegisterTensorKernel, TensorKernel, TensorKernels,
 };
 pub use memory::{
     AdviceSettings, AdvisedTensor, Duplicates, HostCopies, MemoryAdvice, MemoryAdvisor, MemoryPolicy, MemoryPressure,
@@ -81,16 +85,13 @@ pub use plan::{PlanReport, StepReport, Unfused, UnfusedReason};
 pub use plugin::{PipelineSettings, TensorComputePlugin, TensorSystems};
 pub use readback::{TensorReady, TensorReceiver};
 pub use record::{
-    AttentionSettings, Axes, Axis, BinaryOp, ConvSettings, ConvTransposeSettings, DepthOrder, KernelInputs, PadMode,
-    Padding, PoolSettings, ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo, RopeLayout,
-    ScatterMode, TensorCommands, TensorExpression, TensorOperand, TensorValue, UnaryOp,
+    AttentionSettings, Axes, Axis, ConvSettings, ConvTransposeSettings, DepthOrder, KernelInputs, PadMode, Padding,
+    PoolSettings, ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo, RopeLayout, ScatterMode,
+    TensorCommands, TensorExpression, TensorOperand, TensorValue,
 };
 pub use report::{CompiledRow, FrameRow, ReportedModel, TensorMonitor, TensorReport, TimedRow};
-pub use support::{AdapterFacts, Backend, BackendChoice, ModelBackend, TensorSupport};
-pub use tensor::{
-    Class, DType, Element, Layout, ModelTensors, NameError, Shape, ShareError, Strides, Tensor, TensorData,
-    TensorModel, TensorModels, TensorOf, Truth,
-};
+pub use support::{AdapterFacts, BackendChoice, ModelBackend, TensorSupport};
+pub use tensor::{ModelTensors, NameError, ShareError, Tensor, TensorData, TensorModel, TensorModels, TensorOf};
 pub use timings::{
     FrameTimeline, KernelTiming, LaunchSpan, ModelTiming, OpTiming, TimingReport, TimingSource, TimingStats,
 };

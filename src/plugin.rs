@@ -16,12 +16,13 @@ use crate::formats::{
     FileChannel, SafetensorsLoader, TensorWeights, UploadSettings, begin_arrivals, deliver_files, place_weights,
 };
 use crate::gpu::{GpuSettings, create_executor, run_batches};
+use crate::ir::Backend;
 use crate::kernel::custom::{TensorKernels, reload_kernels};
 use crate::memory::{MemorySettings, NewsReceiver, NewsSender, OutgoingRequests, trigger_news};
 use crate::pipelines::TensorPipelines;
 use crate::readback::{NotificationChannel, trigger_ready};
 use crate::record::FrameRecordings;
-use crate::support::{AdapterFacts, Backend, BackendChoice, TensorSupport};
+use crate::support::{AdapterFacts, BackendChoice, TensorSupport};
 use crate::tuning::TuneSettings;
 use crate::warm_up::{TensorReadyState, trigger_warm_ups};
 

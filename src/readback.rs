@@ -5,7 +5,8 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::error::ReadError;
 use crate::fault::TensorFault;
-use crate::tensor::{DType, Shape, TensorData, TensorOf};
+use crate::ir::{DType, Shape};
+use crate::tensor::{TensorData, TensorOf};
 
 /// A tensor's values have arrived: the answer to [`TensorCommands::notify`](crate::TensorCommands::notify). Triggered on the
 /// tensor's entity, and bubbles to its model.

@@ -3,24 +3,6 @@
 use bevy::prelude::*;
 use bevy::render::renderer::{RenderAdapterInfo, RenderDevice};
 
-/// What carries out plans.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Reflect)]
-pub enum Backend {
-    /// Bevy's own render device.
-    Gpu,
-    /// Threads.
-    Cpu,
-}
-
-impl core::fmt::Display for Backend {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::Gpu => "GPU",
-            Self::Cpu => "CPU",
-        })
-    }
-}
-
 /// Which backend an app asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Reflect)]
 pub enum BackendChoice {

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bevy::platform::collections::HashMap;
 use bevy::prelude::*;
 
-use crate::plan::{Plan, Source};
-use crate::support::Backend;
+use crate::ir::{Backend, Source};
+use crate::plan::Plan;
 use crate::tensor::Storage;
 
 /// Samples that a [`TimingStats`] is about.

@@ -3,9 +3,10 @@
 use bevy::prelude::*;
 
 use crate::error::{OpError, RunError};
+use crate::ir::{DType, Shape};
 use crate::pipelines::{PipelineRequest, TensorPipelines};
 use crate::record::{ConvSettings, TensorCommands};
-use crate::tensor::{DType, Shape, Tensor};
+use crate::tensor::Tensor;
 use crate::tuning::TuneSettings;
 
 /// Names a warm-up.

@@ -10,8 +10,8 @@ use super::reduce::{max_f32, sum_f32};
 use super::scratch::with_scratch;
 use super::simd::vectorised;
 use super::{CpuPool, math};
+use crate::ir::Layout;
 use crate::kernel::AttentionKernel;
-use crate::tensor::Layout;
 
 /// Queries and keys of a block; its scores stay in the second-level cache.
 const QUERIES: usize = 64;

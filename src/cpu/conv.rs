@@ -13,8 +13,8 @@ use super::memory::Input;
 use super::packed::{Form, HostWords};
 use super::scratch::with_scratch;
 use super::simd::vectorised;
+use crate::ir::Window;
 use crate::kernel::ConvKernel;
-use crate::record::Window;
 
 /// Floats of gathered columns and of results that stay in the second-level cache.
 const COLUMNS: usize = 1 << 17;
@@ -285,7 +285,7 @@ fn each_piece(
 pub(super) mod tests {
     use super::*;
     use crate::cpu::memory::Elements;
-    use crate::tensor::Layout;
+    use crate::ir::Layout;
 
     /// A kernel with the output size that follows, plainly or transposed.
     pub(in crate::cpu) fn kernel(

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use crate::cpu::conv::tests::{kernel, values, windows};
     use crate::cpu::memory::Elements;
-    use crate::tensor::Layout;
+    use crate::ir::Layout;
 
     #[test]
     fn transposed_convolutions_match_the_definition() {

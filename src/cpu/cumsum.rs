@@ -32,7 +32,7 @@ pub(super) fn cumsum(kernel: &CumSumKernel, inputs: &[Input], out: &mut [u32], p
 mod tests {
     use super::*;
     use crate::cpu::memory::Elements;
-    use crate::tensor::{Class, Layout};
+    use crate::ir::{Class, Layout};
 
     #[test]
     fn running_sums_match_the_definition() {

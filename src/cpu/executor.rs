@@ -11,9 +11,9 @@ use super::{CpuPool, Watch, read_words, run_plan};
 use crate::diagnostics::{Count, TensorDiagnostics};
 use crate::error::{ReadError, RunError};
 use crate::fault::TensorFault;
+use crate::ir::Backend;
 use crate::plan::{Batch, Plan, PlanCache, PlanLimits, effects};
 use crate::readback::ReadRequest;
-use crate::support::Backend;
 use crate::tensor::{Initial, Storage};
 use crate::timings::{TimedBatch, TimedLaunch, step_models};
 

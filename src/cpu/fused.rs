@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 use super::CpuPool;
 use super::map::{self, Chunk, Code, MapInput, MapOutput, MapSource};
 use super::memory::{Elements, ElementsMut, Input};
+use crate::ir::{DType, Layout, Operand, Source};
+use crate::kernel::{Fused, Step};
 use crate::kernel::{Kernel, MapKernel};
-use crate::plan::{Fused, Operand, Source, Step};
-use crate::tensor::{DType, Layout};
 
 /// What a step keeps in temporary memory, in words, and where its twin writes.
 pub(super) struct Temporary {

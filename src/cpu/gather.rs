@@ -129,7 +129,7 @@ pub(super) fn gather_nd(kernel: &GatherNdKernel, inputs: &[Input], out: &mut [u3
 mod tests {
     use super::*;
     use crate::cpu::memory::Elements;
-    use crate::tensor::{Class, Layout, Shape};
+    use crate::ir::{Class, Layout, Shape};
 
     fn input(elements: Elements<'_>, shape: impl Into<Shape>) -> Input<'_> {
         Input { elements, layout: Layout::contiguous(shape) }

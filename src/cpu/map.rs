@@ -14,7 +14,8 @@ use self::split::chunks;
 use super::CpuPool;
 use super::memory::{Elements, ElementsMut};
 use super::scratch::with_scratch;
-use crate::kernel::{Expr, MapKernel, Program, Reg};
+use crate::ir::{Expr, Program, Reg};
+use crate::kernel::MapKernel;
 
 /// Elements per tile. The registers of a typical chain then fit the first-level cache.
 const TILE: usize = 512;

@@ -13,9 +13,8 @@ use super::packed::{Form, HostWords};
 use super::reduce::spans;
 use super::scratch::with_scratch;
 use super::simd::vectorised;
+use crate::ir::{Class, InnerOp, Layout};
 use crate::kernel::MatMulKernel;
-use crate::record::InnerOp;
-use crate::tensor::{Class, Layout};
 
 /// Up to so many rows, threads share the columns out, so that each reads only its part of the right side.
 const FEW: usize = 32;
@@ -262,7 +261,7 @@ fn loops<T: Number>(
 mod tests {
     use super::*;
     use crate::cpu::memory::Elements;
-    use crate::tensor::{Class, DType};
+    use crate::ir::{Class, DType};
     use half::f16;
 
     /// By the definition, from positions.

@@ -9,7 +9,7 @@ use half::slice::HalfFloatSliceExt;
 use super::CpuPool;
 use super::number::Number;
 use super::walk::Cursor;
-use crate::tensor::{BlockFormat, DType, Layout};
+use crate::ir::{BlockFormat, DType, Layout};
 
 /// A memory seen as elements. `U8` is also truth values.
 #[derive(Clone, Copy)]

@@ -121,15 +121,15 @@ whole!(u32, U32, |v: u32| v);
 macro_rules! with_class {
     ($class:expr, $T:ident => $body:expr) => {
         match $class {
-            $crate::tensor::Class::Float => {
+            $crate::ir::Class::Float => {
                 type $T = f32;
                 $body
             }
-            $crate::tensor::Class::Int => {
+            $crate::ir::Class::Int => {
                 type $T = i32;
                 $body
             }
-            $crate::tensor::Class::Uint => {
+            $crate::ir::Class::Uint => {
                 type $T = u32;
                 $body
             }

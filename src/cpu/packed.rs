@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::diagnostics::{Count, Counters};
-use crate::tensor::Layout;
+use crate::ir::Layout;
 
 /// Packed bytes that all storages of an app may keep together.
 const LIMIT: u64 = 1 << 29;

@@ -6,8 +6,8 @@ use super::CpuPool;
 use super::conv::{place, taps, valid};
 use super::memory::Input;
 use super::number::{Number, with_class};
+use crate::ir::PoolKind;
 use crate::kernel::PoolKernel;
-use crate::record::PoolKind;
 
 /// The twin. Input: x. A window wholly outside gives position 0.
 pub(super) fn pool(kernel: &PoolKernel, inputs: &[Input], out: &mut [u32], pool: &CpuPool) {
@@ -106,8 +106,7 @@ mod tests {
     use super::*;
     use crate::cpu::conv::tests::windows;
     use crate::cpu::memory::Elements;
-    use crate::record::Window;
-    use crate::tensor::{Class, Layout};
+    use crate::ir::{Class, Layout, Window};
 
     fn run(kernel: &PoolKernel, x: &[f32]) -> Vec<u32> {
         let mut out = vec![0; kernel.planes * kernel.output.iter().product::<usize>()];

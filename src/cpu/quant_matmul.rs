@@ -11,8 +11,8 @@ use super::gemm::{Matrix, gemm};
 use super::memory::{Elements, Input};
 use super::scratch::with_scratch;
 use super::simd::{vectorised, with_vectors};
+use crate::ir::BlockFormat;
 use crate::kernel::QuantMatMulKernel;
-use crate::tensor::BlockFormat;
 
 /// Rows that are multiplied directly: widening the weights would cost more than it saves.
 const FEW: usize = 3;
@@ -253,7 +253,7 @@ fn panels(kernel: &QuantMatMulKernel, weights: Weights, x: &[f32], first: usize,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::{DType, Layout};
+    use crate::ir::{DType, Layout};
 
     #[test]
     fn products_match_widened_weights_at_awkward_sizes() {

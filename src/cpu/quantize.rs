@@ -25,7 +25,7 @@ pub(super) fn quantize(kernel: &BlocksKernel, inputs: &[Input], words: &mut [u32
 mod tests {
     use super::*;
     use crate::cpu::memory::Elements;
-    use crate::tensor::{DType, Layout};
+    use crate::ir::{DType, Layout};
 
     #[test]
     fn blocks_are_those_of_the_host_wherever_they_go() {

@@ -7,8 +7,8 @@ use super::number::{Number, with_class};
 use super::scratch::with_scratch;
 use super::simd::vectorised;
 use super::{CpuPool, GRAIN};
+use crate::ir::ReduceKind;
 use crate::kernel::ReduceKernel;
-use crate::record::ReduceKind;
 
 /// Elements summed in plain 32-bit lanes before the lanes are brought together. Also what makes partial results independent of the
 /// number of threads.
@@ -279,7 +279,7 @@ pub(super) fn spans<T>(first: usize, out: &mut [T], inner: usize, mut work: impl
 mod tests {
     use super::*;
     use crate::cpu::memory::Elements;
-    use crate::tensor::{Class, Layout};
+    use crate::ir::{Class, Layout};
 
     const KINDS: [ReduceKind; 10] = [
         ReduceKind::Sum,

@@ -4,8 +4,8 @@ use super::CpuPool;
 use super::memory::Input;
 use super::reduce::sum_f32;
 use super::simd::vectorised;
+use crate::ir::NormKind;
 use crate::kernel::RowNormKernel;
-use crate::record::NormKind;
 
 /// The twin. Inputs: x, weight if flagged, bias if flagged; scalar 0 is epsilon.
 pub(super) fn row_norm(kernel: &RowNormKernel, inputs: &[Input], out: &mut [f32], scalars: &[u32], pool: &CpuPool) {
@@ -59,7 +59,7 @@ fn row(kind: NormKind, epsilon: f64, x: &[f32], out: &mut [f32]) {
 mod tests {
     use super::*;
     use crate::cpu::memory::Elements;
-    use crate::tensor::Layout;
+    use crate::ir::Layout;
 
     #[test]
     fn norms_match_the_definition_at_awkward_sizes() {

@@ -12,10 +12,12 @@ use super::memory::{Elements, ElementsMut, Input};
 use super::{CpuPool, HostWords, attention, block_copy, conv, conv_transpose, cumsum, gather, matmul, pool as pooling};
 use super::{quant_matmul, quantize, reduce, row_norm, scatter, softmax, taps, top_k};
 use crate::error::RunError;
+use crate::ir::{DType, Operand, Source};
 use crate::kernel::Kernel;
+use crate::kernel::Step;
 use crate::kernel::custom::run_on_cpu;
-use crate::plan::{Operand, Plan, Region, Source, Step};
-use crate::tensor::{DType, Storage};
+use crate::plan::{Plan, Region};
+use crate::tensor::Storage;
 
 /// Words of every memory that steps touch.
 struct Memory<'a> {

@@ -5,8 +5,8 @@ use bytemuck::cast_slice_mut;
 use super::gather::{each_position, index, resolve, resolve_tuple};
 use super::memory::Input;
 use super::number::{Number, with_class};
+use crate::ir::ScatterReduce;
 use crate::kernel::{ScatterElementsKernel, ScatterNdKernel};
-use crate::record::ScatterReduce;
 
 /// What a hit element becomes.
 #[inline(always)]
@@ -66,7 +66,7 @@ pub(super) fn scatter_nd(kernel: &ScatterNdKernel, inputs: &[Input], out: &mut [
 mod tests {
     use super::*;
     use crate::cpu::memory::Elements;
-    use crate::tensor::{Class, Layout, Shape};
+    use crate::ir::{Class, Layout, Shape};
 
     fn input(elements: Elements<'_>, shape: impl Into<Shape>) -> Input<'_> {
         Input { elements, layout: Layout::contiguous(shape) }

@@ -88,7 +88,7 @@ fn columns(x: &[f32], out: &mut [f32], lines: &mut [f32], log: bool) {
 mod tests {
     use super::*;
     use crate::cpu::memory::Elements;
-    use crate::tensor::Layout;
+    use crate::ir::Layout;
 
     #[test]
     fn softmax_matches_the_definition_at_awkward_sizes() {

@@ -28,7 +28,7 @@ pub(super) fn taps(kernel: &TapsKernel, inputs: &[Input], out: &mut [f32], pool:
 mod tests {
     use super::*;
     use crate::cpu::memory::Elements;
-    use crate::tensor::Layout;
+    use crate::ir::Layout;
 
     #[test]
     fn taps_match_the_definition() {

@@ -58,7 +58,7 @@ fn insert(best: &mut [u64], key: u64) {
 mod tests {
     use super::*;
     use crate::cpu::memory::Elements;
-    use crate::tensor::{Class, Layout};
+    use crate::ir::{Class, Layout};
 
     #[test]
     fn positions_come_best_first_and_equals_in_order() {

@@ -1,8 +1,7 @@
 //! Row-major walks over strided layouts without a division per element.
 
+use crate::ir::Layout;
 use smallvec::SmallVec;
-
-use crate::tensor::Layout;
 
 /// A place in a strided layout that moves forward in row-major order.
 #[derive(Clone)]

@@ -8,7 +8,8 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use super::safetensors::{FormatError, io_error};
 use crate::error::TensorError;
-use crate::tensor::{DType, Shape, TensorData, pack};
+use crate::ir::{DType, Shape};
+use crate::tensor::{TensorData, pack};
 
 /// The longest header that is read; the format's own limit.
 const MAX_HEADER: u64 = 100_000_000;

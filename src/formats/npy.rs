@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::replace_file;
 use super::safetensors::FormatError;
-use crate::tensor::{DType, TensorData};
+use crate::ir::DType;
+use crate::tensor::TensorData;
 
 /// The bytes before the header's text: magic, version 1.0, length of the text.
 const PREFIX: usize = 10;

@@ -13,7 +13,8 @@ use thiserror::Error;
 use super::header::{Header, quantized_key, stored_shape, stored_type};
 use super::replace_with;
 use crate::error::{ReadError, TensorError};
-use crate::tensor::{DType, Shape, TensorData};
+use crate::ir::{DType, Shape};
+use crate::tensor::TensorData;
 
 /// A file that could not be read or written.
 #[derive(Clone, Debug, PartialEq, Error)]

@@ -11,9 +11,10 @@ use super::files::place;
 use super::safetensors::FormatError;
 use crate::cpu::CpuExecutor;
 use crate::error::{OpError, TensorError};
+use crate::ir::Backend;
 use crate::memory::{MemoryRequest, OutgoingRequests, SyncDirection};
 use crate::record::TensorCommands;
-use crate::support::{Backend, ModelBackend, TensorSupport};
+use crate::support::{ModelBackend, TensorSupport};
 use crate::tensor::{Tensor, TensorModel};
 
 /// Rows that a large tensor is cut by: so many of any type begin and end with a whole word.

@@ -11,8 +11,10 @@ use super::faults::{Look, Watched};
 use super::pipelines::{Pipeline, PipelineEntry, Pipelines};
 use crate::diagnostics::Count;
 use crate::error::RunError;
+use crate::ir::Source;
+use crate::kernel::Step;
 use crate::kernel::{Caps, Kernel, Launch, bucket, chosen, lower, non_finite};
-use crate::plan::{Effect, Plan, Source, Step, effects, shift, sources, window};
+use crate::plan::{Effect, Plan, effects, shift, sources, window};
 use crate::tuning::TuningTable;
 
 /// Bind-group sets kept per plan: models of one structure that take turns.

@@ -32,14 +32,15 @@ use crate::error::{ReadError, RunError};
 use crate::extract::Extracted;
 use crate::fault::TensorFault;
 use crate::image::CopyWay;
+use crate::ir::{Backend, Layout, Operand, Source};
 use crate::kernel::Caps;
 use crate::memory::{Gauge, HostCopies, MemoryNews, MemoryRequest};
 use crate::pipelines::TensorPipelines;
-use crate::plan::{Batch, Effect, Operand, Plan, PlanCache, PlanLimits, Source};
+use crate::plan::{Batch, Effect, Plan, PlanCache, PlanLimits};
 use crate::readback::ReadRequest;
 use crate::record::Part;
-use crate::support::{AdapterFacts, Backend};
-use crate::tensor::{Generator, Layout, Storage};
+use crate::support::AdapterFacts;
+use crate::tensor::{Generator, Storage};
 use crate::tuning::TuneSettings;
 
 pub(crate) use self::images::ImageJob;

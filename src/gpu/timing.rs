@@ -8,8 +8,8 @@ use super::buffers::{DeviceBuffer, Gpu, Purpose};
 use super::compiled::Compiled;
 use crate::diagnostics::{Count, Counters, TensorDiagnostics};
 use crate::error::RunError;
+use crate::ir::Backend;
 use crate::plan::Batch;
-use crate::support::Backend;
 use crate::timings::{TimedBatch, TimedLaunch, TimingSource, step_models};
 
 /// Queries of one set: as many as any device allows.

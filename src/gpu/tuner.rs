@@ -15,10 +15,10 @@ use crossbeam_channel::{Receiver, Sender};
 use super::buffers::{DeviceBuffer, Gpu, Purpose};
 use super::pipelines::{Pipeline, PipelineEntry, Pipelines};
 use crate::error::RunError;
+use crate::ir::{DType, Source};
+use crate::kernel::Step;
 use crate::kernel::{Caps, Launch, Variant, bucket, lower, variants};
 use crate::pipelines::TensorPipelines;
-use crate::plan::{Source, Step};
-use crate::tensor::DType;
 use crate::tuning::{TuneOutcome, TuneSettings, TunedChoice, TunedForm, fastest, median};
 
 /// Launches that are measured in one submission at most.

@@ -18,8 +18,9 @@ use thiserror::Error;
 pub use pixels::{ImagePixels, PixelsImage, pixels_image};
 
 use crate::error::{OpError, ReadError, TensorError};
+use crate::ir::{DType, Layout, Shape};
 use crate::record::{Axis, ResizeSettings, ResizeTo, TensorCommands, TensorOperand, TensorValue};
-use crate::tensor::{DType, Layout, Shape, Tensor, TensorData};
+use crate::tensor::{Tensor, TensorData};
 
 /// The part of an image that is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -9,10 +9,11 @@ use bevy::render::render_resource::{Extent3d, TextureDimension, TextureFormat, T
 
 use super::{CopyWay, ImageCopy, ImageError, OutgoingCopies, PixelRows, pixels_of, red_first};
 use crate::fault::TensorFault;
+use crate::ir::{Backend, DType};
 use crate::readback::TensorReceiver;
 use crate::record::TensorCommands;
-use crate::support::{Backend, ModelBackend, TensorSupport};
-use crate::tensor::{DType, Tensor, TensorData, TensorOf};
+use crate::support::{ModelBackend, TensorSupport};
+use crate::tensor::{Tensor, TensorData, TensorOf};
 
 /// Makes the tensor beside it the pixels of an image: `u8 [height, width, 4]`, spawned with it if there is none, and replaced when the image changes its size.
 ///

@@ -11,10 +11,11 @@ use super::snapshot::{FrameCost, InspectorSnapshot, MemorySample, SAMPLES, SPARK
 use super::values::TensorValues;
 use super::{InspectorPanel, InspectorState, TensorInspector, format};
 use crate::diagnostics::{TensorDiagnostics, TensorFigures};
+use crate::ir::Backend;
 use crate::memory::MemorySettings;
 use crate::pipelines::TensorPipelines;
 use crate::record::TensorCommands;
-use crate::support::{Backend, TensorSupport};
+use crate::support::TensorSupport;
 use crate::tensor::{Tensor, TensorOf};
 
 /// Elements up to which a tensor is read without being asked to.

@@ -10,7 +10,7 @@ use super::actions::InspectorAction;
 use super::snapshot::{InspectorSnapshot, KernelKey};
 use super::timeline::{TimelineState, timeline};
 use super::{chart, format, style};
-use crate::support::Backend;
+use crate::ir::Backend;
 use crate::timings::{KernelTiming, TimingReport, TimingSource};
 
 /// What kernels are sorted by.

@@ -6,9 +6,10 @@ use super::actions::InspectorAction;
 use super::log::LogKind;
 use super::snapshot::InspectorSnapshot;
 use super::{chart, format, style};
+use crate::ir::Backend;
 use crate::memory::Residency;
 use crate::pipelines::PipelineState;
-use crate::support::{AdapterFacts, Backend};
+use crate::support::AdapterFacts;
 use crate::timings::TimingSource;
 
 /// Where work runs and why, what a frame costs, how much of the budget is used, and what is wrong.

@@ -10,11 +10,11 @@ use bevy::prelude::*;
 use super::log::LogEntry;
 use super::values::TensorValues;
 use crate::diagnostics::TensorFigures;
+use crate::ir::{Backend, DType, Shape};
 use crate::memory::{MemoryAdvice, MemorySettings, ModelUsage, PoolClass, TensorUsage};
 use crate::pipelines::PipelineReport;
 use crate::plan::PlanReport;
-use crate::support::{Backend, TensorSupport};
-use crate::tensor::{DType, Shape};
+use crate::support::TensorSupport;
 use crate::timings::{TimingReport, TimingSource};
 use crate::tuning::TuneOutcome;
 

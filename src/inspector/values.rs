@@ -4,7 +4,8 @@ use core::time::Duration;
 
 use bevy::prelude::*;
 
-use crate::tensor::{DType, Shape, TensorData};
+use crate::ir::{DType, Shape};
+use crate::tensor::TensorData;
 
 /// Bars of a histogram.
 const BARS: usize = 48;

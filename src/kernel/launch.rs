@@ -3,8 +3,7 @@
 use smallvec::SmallVec;
 
 use super::variants::Variant;
-use crate::plan::Source;
-use crate::tensor::{Class, DType};
+use crate::ir::{Class, DType, Source};
 
 /// What the device offers to kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

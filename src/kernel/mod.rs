@@ -4,27 +4,24 @@
 //! hold for every kernel but [`MapKernel`]:
 //! * inputs are contiguous (their layout may have an offset) unless the field docs say they are strided;
 //! * there is one output, contiguous, of a 32-bit dtype (but for those that make blocks); the planner packs narrower results with a map. A plan may
-//!   have elementwise work done on each value before it is written (see [`Step::epilogue`](crate::plan::Step)), which then decides what is
+//!   have elementwise work done on each value before it is written (see [`Step::epilogue`](crate::kernel::Step)), which then decides what is
 //!   written where;
 //! * inputs may be of any dtype; they are computed in the 32-bit type of their class. Quantised inputs are contiguous.
 
 pub(crate) mod custom;
-mod expr;
 mod launch;
+mod step;
 mod uniformity;
 mod variants;
 mod wgsl;
 
+use crate::ir::{Class, DType, InnerOp, NormKind, PoolKind, ReduceKind, ScatterReduce, Shape, Window};
 use smallvec::SmallVec;
 
-pub(crate) use custom::{CustomCall, ElementFunction};
-pub(crate) use expr::{Expr, Primitive, Program, Reg};
 pub(crate) use launch::{Access, Binding, Caps, Launch, Params, buffer_type, wgsl_type};
+pub(crate) use step::{Fused, Step};
 pub(crate) use variants::{Variant, Variants, bucket, chosen, variants};
 pub(crate) use wgsl::{lower, non_finite};
-
-use crate::record::{InnerOp, NormKind, PoolKind, ReduceKind, ScatterReduce, Window};
-use crate::tensor::{Class, DType, Shape};
 
 /// One kernel launch, without its operands. Everything here is structure.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

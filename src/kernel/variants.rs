@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::wgsl;
 use super::{Caps, Kernel};
-use crate::plan::Step;
+use crate::kernel::Step;
 
 /// One form of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -12,9 +12,10 @@ use bevy::tasks::AsyncComputeTaskPool;
 
 use super::{MemoryNews, NewsSender};
 use crate::error::OpError;
+use crate::ir::Shape;
 use crate::readback::TensorReceiver;
 use crate::record::TensorCommands;
-use crate::tensor::{Initial, Shape, Tensor, TensorOf};
+use crate::tensor::{Initial, Tensor, TensorOf};
 
 /// What to look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +157,7 @@ impl Tensor {
     /// The whole storage, as rank 1.
     fn whole(&self) -> Option<Tensor> {
         let elements = self.storage().elements();
-        self.view(crate::tensor::Layout::contiguous(Shape::from([elements]))).ok()
+        self.view(crate::ir::Layout::contiguous(Shape::from([elements]))).ok()
     }
 }
 

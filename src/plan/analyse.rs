@@ -1,8 +1,7 @@
 //! What is known about every node before any kernel is chosen: who uses it, when, and whether it may be computed inside its user.
 
+use crate::ir::{Graph, NodeId, Op};
 use smallvec::SmallVec;
-
-use crate::record::{Graph, NodeId, Op};
 
 /// A node's computation ends up inside a map at that node, or in memory for a kernel there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

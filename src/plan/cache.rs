@@ -7,8 +7,9 @@ use bevy::platform::collections::HashMap;
 use bevy::platform::hash::FixedHasher;
 
 use super::{Plan, PlanLimits, lower};
+use crate::ir::{Graph, Node, NodeId, Op};
 use crate::readback::ReadRequest;
-use crate::record::{Graph, Node, NodeId, Op, Part};
+use crate::record::Part;
 use crate::tensor::Storage;
 
 /// The recordings that run together, in order, with what they refer to gathered up.

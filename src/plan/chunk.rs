@@ -10,10 +10,9 @@ use smallvec::{SmallVec, smallvec};
 
 use super::lower::Planner;
 use super::values::Lazy;
-use super::{Operand, Source, Step};
-use crate::kernel::{Expr, GatherElementsKernel, GatherKernel, Kernel, ReduceKernel, Reg};
-use crate::record::{BinaryOp, NodeId, ReduceKind};
-use crate::tensor::{Class, DType, Layout, Shape};
+use crate::ir::{BinaryOp, Class, DType, Expr, Layout, NodeId, Operand, ReduceKind, Reg, Shape, Source};
+use crate::kernel::Step;
+use crate::kernel::{GatherElementsKernel, GatherKernel, Kernel, ReduceKernel};
 
 /// Parts begin at multiples of this many rows or elements where there are enough of them: whole words, vectors and groups of blocks.
 const EVEN: usize = 64;

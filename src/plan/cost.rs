@@ -1,6 +1,7 @@
 //! What a launch has to do by the numbers, whoever does it and however: bytes that must move, and arithmetic.
 
-use super::{Fused, Operand, Step};
+use crate::ir::Operand;
+use crate::kernel::{Fused, Step};
 use crate::kernel::{Kernel, MapKernel};
 
 /// Bytes and operations of one launch.
@@ -73,10 +74,8 @@ fn kernel_flops(kernel: &Kernel) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ir::{Class, DType, InnerOp, Layout, Source};
     use crate::kernel::MatMulKernel;
-    use crate::plan::Source;
-    use crate::record::InnerOp;
-    use crate::tensor::{Class, DType, Layout};
 
     #[test]
     fn a_product_reads_each_side_once_and_a_broadcast_side_less() {

@@ -4,10 +4,9 @@ use smallvec::SmallVec;
 
 use super::lower::Planner;
 use super::values::Lazy;
-use super::{Operand, Step};
-use crate::kernel::{CustomCall, Expr, Kernel};
-use crate::record::{NodeId, Op};
-use crate::tensor::{Class, Shape};
+use crate::ir::{Class, CustomCall, Expr, NodeId, Op, Operand, Shape};
+use crate::kernel::Kernel;
+use crate::kernel::Step;
 
 impl Planner<'_> {
     /// A launch of a user's kernel; gives its first output and notes all of them.

@@ -1,6 +1,7 @@
 //! What a plan leaves behind in the storages it touches.
 
-use super::{Operand, Plan, Source};
+use super::Plan;
+use crate::ir::{Operand, Source};
 use crate::kernel::Kernel;
 
 /// What a plan does to a storage.
@@ -54,9 +55,10 @@ pub(crate) fn effects(plan: &Plan, elements: &[usize]) -> Vec<Effect> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ir::{BinaryOp, DType, Layout, Shape};
     use crate::plan::{PlanLimits, lower};
-    use crate::record::{BinaryOp, Part};
-    use crate::tensor::{DType, Initial, Layout, Shape, Storage};
+    use crate::record::Part;
+    use crate::tensor::{Initial, Storage};
 
     const LIMITS: PlanLimits = PlanLimits { buffers: 8, alignment: 4, binding: usize::MAX, fuse: true };
 
@@ -73,7 +75,7 @@ mod tests {
         let row = part.host([1, 2].into(), Shape::from([1, 2]), DType::F32);
         part.store(row, slots[1], whole.slice(0, 1, 1, 1));
         let load = part.push(
-            crate::record::Op::Load { slot: slots[2], layout: whole.clone() },
+            crate::ir::Op::Load { slot: slots[2], layout: whole.clone() },
             &[],
             shape.clone(),
             DType::F32,

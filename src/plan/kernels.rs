@@ -4,10 +4,9 @@ use smallvec::{SmallVec, smallvec};
 
 use super::lower::Planner;
 use super::values::merge_axes;
-use super::{Operand, Step};
+use crate::ir::{DType, InnerOp, Layout, NodeId, Op, Operand, ReduceKind, Shape};
+use crate::kernel::Step;
 use crate::kernel::*;
-use crate::record::{InnerOp, NodeId, Op, ReduceKind};
-use crate::tensor::{DType, Layout, Shape};
 
 impl Planner<'_> {
     /// The kernel of a node that is neither elementwise, view nor effect, and its inputs in memory.

@@ -9,10 +9,10 @@ use super::analyse::Analysis;
 use super::cost::{Cost, cost};
 use super::memory::{Lifetime, largest_live_set, pack};
 use super::values::{Lazy, Value, apply};
-use super::{Operand, Plan, PlanLimits, PlanRead, PlanReport, Region, Source, Step, StepReport, Unfused, Upload, fuse};
-use crate::kernel::{BlocksKernel, Expr, Kernel};
-use crate::record::{Graph, NodeId, Op, UnaryOp};
-use crate::tensor::{Class, DType, Layout, Shape};
+use super::{Plan, PlanLimits, PlanRead, PlanReport, Region, StepReport, Unfused, Upload, fuse};
+use crate::ir::{Class, DType, Expr, Graph, Layout, NodeId, Op, Operand, Shape, Source, UnaryOp};
+use crate::kernel::Step;
+use crate::kernel::{BlocksKernel, Kernel};
 
 /// Expressions longer than this are written to memory, so that no kernel outgrows a compiler.
 pub(super) const LONGEST_PROGRAM: usize = 256;
@@ -158,7 +158,7 @@ impl Planner<'_> {
         operand
     }
 
-    fn view_memory(&mut self, base: Operand, view: &crate::record::View, shape: &Shape) -> Value {
+    fn view_memory(&mut self, base: Operand, view: &crate::ir::View, shape: &Shape) -> Value {
         let layout = match apply(view, &base.layout, shape) {
             Some(layout) => layout,
             None => {

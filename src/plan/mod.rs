@@ -28,9 +28,8 @@ pub(crate) use chunk::{shift, sources, window};
 pub(crate) use effects::{Effect, effects};
 pub use report::{PlanReport, StepReport, Unfused, UnfusedReason};
 
+use crate::ir::{DType, Layout};
 use crate::kernel::{Kernel, MapKernel};
-use crate::record::NodeId;
-use crate::tensor::{DType, Layout};
 
 /// A batch's work, ready for either backend.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,84 +49,6 @@ pub(crate) struct Plan {
     /// Storages that some step or upload writes.
     pub written_slots: Vec<u32>,
     pub report: PlanReport,
-}
-
-/// Where an operand's words are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Source {
-    /// A storage of the batch.
-    Slot(u32),
-    /// A scratch value: [`Plan::regions`].
-    Scratch(u32),
-    /// Shared data: [`Plan::constants`].
-    Constant(u32),
-    /// No memory: the element at a position is the position itself, as `i32`. Inputs of maps only.
-    Iota,
-    /// No memory: what the step computes on the way. In an epilogue the kernel's own value, among a kernel's inputs what its prologue gives.
-    Fused,
-}
-
-/// An input or output of a step: elements of `dtype` at `layout` in `source`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Operand {
-    pub source: Source,
-    pub dtype: DType,
-    pub layout: Layout,
-}
-
-/// One kernel launch.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Step {
-    pub kernel: Kernel,
-    pub inputs: SmallVec<[Operand; 4]>,
-    /// One, but for maps and epilogues, which may have several.
-    pub outputs: SmallVec<[Operand; 1]>,
-    /// The batch's scalars that the kernel gets, as positions in the batch's list.
-    pub scalars: SmallVec<[u32; 4]>,
-    /// The recorded nodes this carries out, for reports; first the kernel's own.
-    pub nodes: SmallVec<[NodeId; 4]>,
-    /// What is done to each element of input 0 as it is read; that input is then [`Source::Fused`]. Never on maps.
-    pub prologue: Option<Fused>,
-    /// What is done to each value of the kernel before it is written; the outputs are then the epilogue's. Never on maps.
-    pub epilogue: Option<Fused>,
-}
-
-/// Elementwise work inside another kernel's launch, over that kernel's elements in row-major order.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Fused {
-    pub map: MapKernel,
-    /// Operands over the map's shape. In an epilogue, input 0 is the kernel's value ([`Source::Fused`]).
-    pub inputs: SmallVec<[Operand; 4]>,
-    /// Positions in the batch's scalars.
-    pub scalars: SmallVec<[u32; 4]>,
-}
-
-impl Source {
-    /// Whether there is anything to bind.
-    pub(crate) fn has_memory(self) -> bool {
-        !matches!(self, Source::Iota | Source::Fused)
-    }
-}
-
-impl Step {
-    /// A launch of a kernel as it is.
-    pub(crate) fn new(kernel: Kernel, inputs: impl IntoIterator<Item = Operand>, output: Operand) -> Self {
-        Self {
-            kernel,
-            inputs: inputs.into_iter().collect(),
-            outputs: SmallVec::from_iter([output]),
-            scalars: SmallVec::new(),
-            nodes: SmallVec::new(),
-            prologue: None,
-            epilogue: None,
-        }
-    }
-
-    /// Every operand in memory that the launch reads.
-    pub(crate) fn reads(&self) -> impl Iterator<Item = &Operand> {
-        let fused = self.prologue.iter().chain(&self.epilogue).flat_map(|fused| &fused.inputs);
-        self.inputs.iter().chain(fused).filter(|operand| operand.source.has_memory())
-    }
 }
 
 /// Host data `host` of the batch to the start of the contiguous `to`.

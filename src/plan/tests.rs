@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::record::{BinaryOp, InnerOp, Op, Part, ReduceKind, UnaryOp};
-use crate::tensor::{Initial, Shape, Storage};
+use crate::ir::{BinaryOp, InnerOp, Op, ReduceKind, Shape, UnaryOp};
+use crate::record::Part;
+use crate::tensor::{Initial, Storage};
 
 pub(crate) const LIMITS: PlanLimits = PlanLimits { buffers: 8, alignment: 1, binding: usize::MAX, fuse: true };
 

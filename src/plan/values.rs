@@ -2,10 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::{Operand, Source};
-use crate::kernel::{Expr, MapKernel, Program, Reg};
-use crate::record::{NodeId, View};
-use crate::tensor::{DType, Layout, Shape};
+use crate::ir::{DType, Expr, Layout, NodeId, Operand, Program, Reg, Shape, Source, View};
+use crate::kernel::MapKernel;
 
 /// An elementwise expression over operands that all have its shape.
 #[derive(Clone, Debug)]
@@ -57,7 +55,7 @@ impl Lazy {
     }
 
     /// A register with scalar number `scalar` of the batch.
-    pub(super) fn scalar(&mut self, scalar: u32, class: crate::tensor::Class) -> Reg {
+    pub(super) fn scalar(&mut self, scalar: u32, class: crate::ir::Class) -> Reg {
         let at = find_or_push(&mut self.scalars, &scalar);
         self.program.push(Expr::Scalar(at as u16, class))
     }

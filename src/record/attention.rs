@@ -1,9 +1,9 @@
 //! Attention and rotary positions. The cache of keys and values is a tensor that [`append`](TensorCommands::append) writes to.
 
-use super::graph::{BinaryOp, Op, UnaryOp};
-use super::{Arg, NodeId, TensorCommands, TensorOperand, TensorValue};
+use super::{Arg, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
-use crate::tensor::{DType, Shape, pack};
+use crate::ir::{BinaryOp, DType, NodeId, Op, Shape, UnaryOp};
+use crate::tensor::pack;
 
 /// The largest head the fused kernel keeps in registers.
 const MAX_HEAD: usize = 256;

@@ -1,10 +1,8 @@
 //! Convolutions over one, two or three spatial axes. The kernels know three; fewer are lifted by axes of size 1.
 
-use super::graph::{Op, Window};
-use super::{Arg, NodeId, Part, TensorCommands, TensorOperand, TensorValue};
+use super::{Arg, Part, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
-use crate::support::Backend;
-use crate::tensor::{DType, Shape};
+use crate::ir::{Backend, DType, NodeId, Op, Shape, Window};
 
 /// What lies around an input of `N` spatial axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

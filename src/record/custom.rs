@@ -6,13 +6,11 @@ use std::sync::Arc;
 use bevy::reflect::Reflect;
 use smallvec::SmallVec;
 
-use super::graph::Op;
-use super::{Arg, NodeId, TensorCommands, TensorOperand, TensorValue};
+use super::{Arg, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
-use crate::kernel::custom::{Code, KernelCode, TensorKernel};
-use crate::kernel::{CustomCall, ElementFunction, wgsl_type};
-use crate::support::Backend;
-use crate::tensor::Shape;
+use crate::ir::{Backend, CustomCall, ElementFunction, KernelCode, NodeId, Op, Shape};
+use crate::kernel::custom::{Code, TensorKernel};
+use crate::kernel::wgsl_type;
 
 /// What a custom kernel is given: an array, a slice or a `Vec` of operands of one kind, or a tuple of up to eight of any kinds, as in
 /// `(entity, value, 0.5)`.

@@ -4,12 +4,11 @@ use core::panic::Location;
 
 use bevy::ecs::entity::Entity;
 
-use super::graph::Op;
 use super::{Arg, Axis, TensorCommands, TensorOperand};
 use crate::error::{OpError, OperandInfo};
+use crate::ir::{Backend, DType, Element, Layout, Op};
 use crate::readback::{ReadRequest, TensorReceiver};
-use crate::support::Backend;
-use crate::tensor::{DType, Element, Layout, Tensor, TensorData, pack, resolve_axis};
+use crate::tensor::{Tensor, TensorData, pack, resolve_axis};
 
 /// A tensor about to be written.
 struct Target {

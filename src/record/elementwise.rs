@@ -2,10 +2,9 @@
 
 use core::panic::Location;
 
-use super::graph::{BinaryOp, UnaryOp};
 use super::{Arg, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
-use crate::tensor::{DType, scalar_bits};
+use crate::ir::{BinaryOp, DType, UnaryOp, scalar_bits};
 
 /// Which element types a function takes.
 #[derive(Clone, Copy)]

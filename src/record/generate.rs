@@ -2,10 +2,10 @@
 
 use core::panic::Location;
 
-use super::graph::BinaryOp;
 use super::{Arg, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
-use crate::tensor::{DType, Shape, pack};
+use crate::ir::{BinaryOp, DType, Shape};
+use crate::tensor::pack;
 
 /// Made values.
 impl TensorCommands<'_, '_> {

@@ -1,10 +1,9 @@
 //! Gathers and scatters: elements by positions that are data. A negative index counts from the end; one out of range is clamped when it
 //! runs and reported as [`RunError::IndexOutOfRange`](crate::RunError::IndexOutOfRange).
 
-use super::graph::{Op, ScatterReduce};
 use super::{Arg, Axis, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
-use crate::tensor::{DType, Shape};
+use crate::ir::{DType, Op, ScatterReduce, Shape};
 
 /// What a scatter does where an element is hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

@@ -1,9 +1,8 @@
 //! Products of matrices, and the similarities and distances made of them.
 
-use super::graph::{BinaryOp, InnerOp, NormKind, Op, ReduceKind, UnaryOp};
-use super::{Arg, Axis, NodeId, TensorCommands, TensorOperand, TensorValue};
+use super::{Arg, Axis, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
-use crate::tensor::{DType, Shape};
+use crate::ir::{BinaryOp, DType, InnerOp, NodeId, NormKind, Op, ReduceKind, Shape, UnaryOp};
 
 /// What a product does with its operands.
 #[derive(Clone, Copy)]

@@ -9,7 +9,6 @@ mod custom;
 mod effects;
 mod elementwise;
 mod generate;
-mod graph;
 mod index;
 mod matmul;
 mod norm;
@@ -33,7 +32,6 @@ use bevy::prelude::*;
 pub use attention::{AttentionSettings, RopeLayout};
 pub use conv::{ConvSettings, ConvTransposeSettings, Padding};
 pub use custom::KernelInputs;
-pub use graph::{BinaryOp, UnaryOp};
 pub use index::ScatterMode;
 pub use operand::{Axes, Axis, TensorExpression, TensorOperand, TensorValue};
 pub use pad::PadMode;
@@ -41,15 +39,15 @@ pub use pool::PoolSettings;
 pub use resize::{ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo};
 pub use shape::DepthOrder;
 
-pub(crate) use graph::{Graph, InnerOp, Node, NodeId, NormKind, Op, PoolKind, ReduceKind, ScatterReduce, View, Window};
 pub(crate) use operand::Arg;
 pub(crate) use part::{Part, Recording};
 
 use crate::error::{OpError, OperandInfo};
+use crate::ir::{Backend, DType, Shape, scalar_bits};
 use crate::pipelines::TensorPipelines;
 use crate::readback::{NotificationChannel, ReadRequest};
-use crate::support::{Backend, ModelBackend, TensorSupport};
-use crate::tensor::{DType, Shape, Tensor, TensorNames, TensorOf, resolve_axis, scalar_bits};
+use crate::support::{ModelBackend, TensorSupport};
+use crate::tensor::{Tensor, TensorNames, TensorOf, resolve_axis};
 
 /// Records tensor work in a system, to run this frame.
 ///

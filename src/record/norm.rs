@@ -1,9 +1,8 @@
 //! Softmax and the normalisations. Those that work on rows see other axes through views.
 
-use super::graph::{BinaryOp, NormKind, Op, ReduceKind, UnaryOp};
-use super::{Arg, Axis, NodeId, Part, TensorCommands, TensorOperand, TensorValue};
+use super::{Arg, Axis, Part, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
-use crate::tensor::{DType, Shape};
+use crate::ir::{BinaryOp, DType, NodeId, NormKind, Op, ReduceKind, Shape, UnaryOp};
 
 /// Keeps a norm of 0 from dividing by 0.
 pub(super) const TINY: f32 = 1e-12;

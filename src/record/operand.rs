@@ -1,10 +1,7 @@
 //! What ops take: entities, values, numbers, and arithmetic of these written with operators.
 
+use crate::ir::{Backend, BinaryOp, DType, NodeId};
 use bevy::ecs::entity::Entity;
-
-use super::graph::{BinaryOp, NodeId};
-use crate::support::Backend;
-use crate::tensor::DType;
 
 /// The result of an op, good as an operand of later ops in the same run of the same system. [Store](crate::TensorCommands::store) it to
 /// keep it.

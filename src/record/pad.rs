@@ -1,9 +1,8 @@
 //! Padding and cropping.
 
-use super::graph::Op;
 use super::{TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
-use crate::tensor::{Layout, scalar_bits};
+use crate::ir::{Layout, Op, scalar_bits};
 
 /// What padding is made of.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use bevy::platform::collections::HashMap;
 use smallvec::SmallVec;
 
-use super::graph::{BinaryOp, Graph, Node, NodeId, Op, UnaryOp, View};
+use crate::ir::{Backend, BinaryOp, DType, Graph, Layout, Node, NodeId, Op, Shape, UnaryOp, View, scalar_bits};
 use crate::readback::ReadRequest;
-use crate::support::Backend;
-use crate::tensor::{DType, Layout, Shape, Storage, pack, scalar_bits};
+use crate::tensor::{Storage, pack};
 
 /// What one system recorded in one run, split by the backend it is for.
 #[derive(Debug)]

@@ -1,10 +1,9 @@
 //! Pooling over one, two or three spatial axes.
 
 use super::conv::{Padding, SpatialAxis, UNIT, lifted};
-use super::graph::{Op, PoolKind, ReduceKind};
 use super::{TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
-use crate::tensor::{DType, Shape};
+use crate::ir::{DType, Op, PoolKind, ReduceKind, Shape};
 
 /// How pooling walks its input of `N` spatial axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

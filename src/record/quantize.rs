@@ -3,10 +3,10 @@
 //! Of the ops, those here, products with the weight on the right (`matmul_nt`, `linear`), row look-ups (`gather`, `embedding`), `cast`, `reshape`
 //! and `slice` of whole rows, and the effects take quantised operands; all others refuse them by [`TensorCommands::resolve`].
 
-use super::graph::{BinaryOp, Op, ReduceKind, UnaryOp};
-use super::{Arg, Axis, NodeId, TensorCommands, TensorOperand, TensorValue};
+use super::{Arg, Axis, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
-use crate::tensor::{DType, Layout, Shape, check_blocks};
+use crate::ir::{BinaryOp, DType, Layout, NodeId, Op, ReduceKind, Shape, UnaryOp};
+use crate::tensor::check_blocks;
 
 /// Quantisation.
 impl TensorCommands<'_, '_> {

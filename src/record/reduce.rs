@@ -2,10 +2,9 @@
 
 use smallvec::SmallVec;
 
-use super::graph::{BinaryOp, Op, ReduceKind, UnaryOp};
-use super::{Arg, Axes, Axis, NodeId, Part, TensorCommands, TensorOperand, TensorValue};
+use super::{Arg, Axes, Axis, Part, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
-use crate::tensor::{DType, Shape};
+use crate::ir::{BinaryOp, DType, NodeId, Op, ReduceKind, Shape, UnaryOp};
 
 impl ReduceKind {
     /// What nothing reduces to.

@@ -1,9 +1,10 @@
 //! Resampling of axes, by ONNX's definitions. Tables of positions and weights are made here and are part of the structure.
 
 use super::part::Part;
-use super::{Arg, Axis, NodeId, TensorCommands, TensorOperand, TensorValue};
+use super::{Arg, Axis, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
-use crate::tensor::{DType, Shape, Truth, pack};
+use crate::ir::{DType, NodeId, Shape, Truth};
+use crate::tensor::pack;
 
 /// The new sizes of the axes that are resized.
 #[derive(Clone, Copy, Debug, PartialEq)]

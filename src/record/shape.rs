@@ -2,10 +2,10 @@
 
 use smallvec::SmallVec;
 
-use super::graph::Op;
 use super::{Arg, Axes, Axis, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
-use crate::tensor::{Layout, Shape, python_range, resolve_permutation};
+use crate::ir::{Layout, Op, Shape};
+use crate::tensor::{python_range, resolve_permutation};
 
 /// How channels hold a block of pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

@@ -5,10 +5,11 @@ use bevy::prelude::*;
 
 use super::{Axis, *};
 use crate::error::OpError;
+use crate::ir::DType;
 use crate::pipelines::TensorPipelines;
 use crate::readback::NotificationChannel;
 use crate::support::{BackendChoice, TensorSupport};
-use crate::tensor::{DType, Tensor, TensorData, TensorNames};
+use crate::tensor::{Tensor, TensorData, TensorNames};
 
 /// A world with named tensors, and what an op needs.
 struct Bench {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{FrameRow, TensorReport, TimedRow};
 use crate::formats::replace_file;
-use crate::support::Backend;
+use crate::ir::Backend;
 
 /// The page: style, script, and a place for the report. It loads nothing, from nowhere.
 const PAGE: &str = include_str!("page.html");

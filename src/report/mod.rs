@@ -8,7 +8,7 @@ use core::time::Duration;
 pub use monitor::TensorMonitor;
 pub(crate) use monitor::plugin;
 
-use crate::support::Backend;
+use crate::ir::Backend;
 use crate::timings::FrameTimeline;
 
 /// What tensor work cost between [`TensorMonitor::start`] and [`TensorMonitor::stop`]. Plain data; times are `None` or missing where nothing could

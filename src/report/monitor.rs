@@ -9,8 +9,9 @@ use bevy::prelude::*;
 
 use super::{CompiledRow, FrameRow, ReportedModel, TensorReport, TimedRow};
 use crate::diagnostics::{TensorDiagnostics, TensorFigures};
+use crate::ir::Backend;
 use crate::pipelines::{PipelineReport, TensorPipelines};
-use crate::support::{Backend, TensorSupport};
+use crate::support::TensorSupport;
 use crate::tensor::{ModelTensors, Tensor};
 use crate::timings::{FrameTimeline, LaunchSpan};
 

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use half::f16;
 
-use super::blocks::BlockFormat;
-use super::{DType, Element, Shape, Truth};
 use crate::error::TensorError;
+use crate::ir::{BlockFormat, DType, Element, Shape, Truth};
 
 /// Values on the host: what a readback brings and what a tensor can be made from.
 #[derive(Clone, Debug, PartialEq)]

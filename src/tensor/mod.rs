@@ -1,10 +1,7 @@
 //! What the user owns: tensors as components, their shapes and types, and the models they belong to.
 
-mod blocks;
 mod data;
-mod dtype;
 mod model;
-mod shape;
 mod storage;
 
 use std::sync::Arc;
@@ -12,16 +9,14 @@ use std::sync::Arc;
 use bevy::prelude::*;
 
 pub use data::TensorData;
-pub use dtype::{Class, DType, Element, Truth};
 pub use model::{ModelTensors, NameError, ShareError, TensorModel, TensorModels, TensorOf};
-pub use shape::{Layout, Shape, Strides};
 
-pub(crate) use blocks::BlockFormat;
 pub(crate) use data::{check_blocks, pack};
 pub(crate) use model::{TensorNames, plugin};
 pub(crate) use storage::{Generator, Initial, Storage};
 
 use crate::error::TensorError;
+use crate::ir::{DType, Element, Layout, Shape, scalar_bits};
 
 /// An n-dimensional array that lives on the tensor backend.
 ///
@@ -267,18 +262,6 @@ impl From<TensorData> for Tensor {
 /// The type, if its elements stand on their own.
 fn plain(constructor: &'static str, dtype: DType) -> Result<DType, TensorError> {
     if dtype.is_quantized() { Err(TensorError::UnsupportedType { constructor, dtype }) } else { Ok(dtype) }
-}
-
-/// A number as the bits of `dtype`'s 32-bit type, converted as a cast would.
-pub(crate) fn scalar_bits(value: f64, dtype: DType) -> u32 {
-    match dtype {
-        DType::F32 | DType::F16 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => (value as f32).to_bits(),
-        DType::I32 => value as i32 as u32,
-        DType::U32 => value as u32,
-        DType::I8 => value as i8 as i32 as u32,
-        DType::U8 => u32::from(value as u8),
-        DType::Bool => u32::from(value != 0.0),
-    }
 }
 
 /// A possibly negative axis as an index, or the error that names it.

@@ -6,13 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use bevy::ecs::entity::Entity;
 
-use super::{DType, Shape};
 use crate::cpu::HostWords;
 use crate::diagnostics::{Count, Counters};
 use crate::gpu::DeviceBuffer;
+use crate::ir::{Backend, BinaryOp, DType, Shape, UnaryOp};
 use crate::memory::{Residency, TensorUsage};
-use crate::record::{BinaryOp, Part, UnaryOp};
-use crate::support::Backend;
+use crate::record::Part;
 
 /// What a storage holds before anything is written to it.
 #[derive(Clone, Debug)]

@@ -7,9 +7,7 @@ use smallvec::SmallVec;
 use super::hash;
 use crate::cpu::math;
 use crate::cpu::simd::vectorised;
-use crate::kernel::{Expr, Primitive, Program, Reg};
-use crate::record::BinaryOp;
-use crate::tensor::{Class, DType};
+use crate::ir::{BinaryOp, Class, DType, Expr, Primitive, Program, Reg};
 
 /// `out[i] = f(a[i])`.
 #[inline(always)]

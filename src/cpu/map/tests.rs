@@ -1,9 +1,7 @@
 use half::f16;
 
 use super::*;
-use crate::kernel::Primitive;
-use crate::record::{BinaryOp, UnaryOp};
-use crate::tensor::{Class, DType, Layout, Shape};
+use crate::ir::{BinaryOp, Class, DType, Layout, Primitive, Shape, UnaryOp};
 
 /// Runs a program over one input layout per input and gives the words of a contiguous output.
 fn run(program: &Program, shape: &Shape, inputs: &[(Elements, &Layout)], dtype: DType, scalars: &[u32]) -> Vec<u32> {

@@ -1,8 +1,8 @@
 use super::*;
-use crate::kernel::{Expr, MapKernel, Program, ReduceKernel};
+use crate::ir::{BinaryOp, Class, DType, Expr, Layout, Program, ReduceKind};
+use crate::kernel::{MapKernel, ReduceKernel};
 use crate::plan::{PlanReport, Upload};
-use crate::record::{BinaryOp, ReduceKind};
-use crate::tensor::{Class, DType, Initial, Layout};
+use crate::tensor::Initial;
 
 fn operand(source: Source, dtype: DType, layout: Layout) -> Operand {
     Operand { source, dtype, layout }
@@ -141,9 +141,9 @@ fn odd_halves_are_read_from_the_middle_of_a_word() {
 /// A pointwise convolution `[2, 3, 2, 5]` to `[2, 4, 2, 5]`, with what is fused to it computed piece by piece or afterwards.
 #[test]
 fn an_epilogue_follows_its_convolution() {
+    use crate::ir::{UnaryOp, Window};
     use crate::kernel::ConvKernel;
-    use crate::plan::Fused;
-    use crate::record::{UnaryOp, Window};
+    use crate::kernel::Fused;
     let window = Window { size: [1; 3], stride: [1; 3], dilation: [1; 3], before: [0; 3], after: [0; 3] };
     let (input, output) = ([1, 2, 5], [1, 2, 5]);
     let floats = |n: usize| (0..n).map(|i| ((i * 5 % 7) as f32 - 3.0).to_bits()).collect::<Vec<_>>();

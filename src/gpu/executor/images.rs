@@ -11,8 +11,8 @@ use super::{GpuExecutor, Outcome, Work, fills};
 use crate::diagnostics::Count;
 use crate::error::RunError;
 use crate::image::{CopyWay, ImageCopy, PixelRows};
+use crate::ir::Backend;
 use crate::plan::Effect;
-use crate::support::Backend;
 use crate::tensor::Storage;
 
 const LABEL: Option<&str> = Some("tensor:image");

@@ -6,9 +6,9 @@ use super::super::buffers::Purpose;
 use super::super::residency::Copy;
 use super::{GpuExecutor, Outcome, Work, fills};
 use crate::error::RunError;
+use crate::ir::Backend;
 use crate::memory::{MemoryNews, MemoryRequest, MemorySettings, SyncDirection};
 use crate::plan::Effect;
-use crate::support::Backend;
 use crate::tensor::Storage;
 
 impl GpuExecutor {

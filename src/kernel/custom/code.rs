@@ -11,13 +11,12 @@ use naga::{
 };
 use smallvec::SmallVec;
 
-use super::cpu::CpuFunction;
-use super::params::{ParamsLayout, class_of};
+use super::CustomKernel;
+use super::params::class_of;
 use super::text::{Text, bound};
-use super::{CustomKernel, Dispatch, OutputShape};
-use crate::error::{KernelError, SourcePlace};
+use crate::error::KernelError;
+use crate::ir::{BindingInfo, DType, Dispatch, KernelCode, OutputShape, Shape, SourcePlace};
 use crate::kernel::uniformity;
-use crate::tensor::{DType, Shape};
 
 /// Numbers of variables that the kernel does not use begin here.
 const UNUSED: u32 = 100;
@@ -28,87 +27,7 @@ pub(super) fn next_id() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A kernel that can run: its text, and all that there is to know about it.
-pub(crate) struct KernelCode {
-    id: u64,
-    pub name: &'static str,
-    pub entry: &'static str,
-    pub trusted: bool,
-    pub inputs: Vec<BindingInfo>,
-    pub outputs: Vec<BindingInfo>,
-    pub scratch: Vec<BindingInfo>,
-    pub params: Option<ParamsLayout>,
-    pub(super) cpu: Option<CpuFunction>,
-    dispatch: Dispatch,
-    /// Whether the entry point knows how many workgroups there are, and so can find its place in a folded grid.
-    folds: bool,
-    workgroup: [u32; 3],
-    /// Bytes of workgroup memory.
-    workgroup_memory: u32,
-    place: Option<SourcePlace>,
-    /// Without numbers of bindings.
-    text: String,
-    /// Variables that are no input: where they begin, and their numbers.
-    others: Vec<(usize, u32)>,
-}
-
-/// An input, output or scratch memory.
-#[derive(Clone, Debug)]
-pub(crate) struct BindingInfo {
-    pub name: &'static str,
-    pub dtype: DType,
-    /// Numbers to an element of the array.
-    pub lanes: usize,
-    /// Elements of the tensor that the array must have.
-    pub least: usize,
-    /// Outputs: whether they begin as zeros.
-    pub zeroed: bool,
-    /// Outputs and scratch.
-    shape: Option<OutputShape>,
-    /// Where the declaration begins.
-    at: usize,
-}
-
-/// One call of a kernel: structure of a recording, and the kernel of a plan.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct CustomCall {
-    pub code: Arc<KernelCode>,
-    pub workgroups: [u32; 3],
-    /// Elements of each scratch memory.
-    pub scratch: SmallVec<[usize; 2]>,
-}
-
-impl PartialEq for KernelCode {
-    fn eq(&self, other: &Self) -> bool {
-        self.id == other.id
-    }
-}
-
-impl Eq for KernelCode {}
-
-impl Hash for KernelCode {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.id.hash(state);
-    }
-}
-
-impl core::fmt::Debug for KernelCode {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("KernelCode").field("name", &self.name).field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
 impl KernelCode {
-    /// Words of the params.
-    pub(crate) fn param_words(&self) -> usize {
-        self.params.as_ref().map_or(0, |params| params.words)
-    }
-
-    /// Whether the CPU backend can run it.
-    pub(crate) fn has_cpu_function(&self) -> bool {
-        self.cpu.is_some()
-    }
-
     /// The shapes of outputs, or of scratch memory, for inputs of these shapes.
     pub(crate) fn shapes(&self, of: &[BindingInfo], inputs: &[Shape]) -> Result<SmallVec<[Shape; 2]>, String> {
         let names: SmallVec<[&'static str; 4]> = self.inputs.iter().map(|input| input.name).collect();

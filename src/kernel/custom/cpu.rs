@@ -6,10 +6,9 @@ use std::sync::Arc;
 use bevy::ecs::error::BevyError;
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 
-use super::code::KernelCode;
 use super::params::ParamValue;
 use crate::error::{RunError, TensorError};
-use crate::tensor::{Class, DType, Element, Shape};
+use crate::ir::{Class, CpuElementFunction, CpuFunction, CpuKernelCall, DType, Element, KernelCode, Shape};
 
 /// A 32-bit number of WGSL: `f32`, `i32` or `u32`.
 pub trait KernelNumber: Pod + Send + Sync {
@@ -75,14 +74,6 @@ cpu_elements! {
     A 0, B 1, C 2, D 3;
 }
 
-/// An elementwise function with its types.
-#[derive(Clone)]
-pub(crate) struct CpuElementFunction {
-    pub arguments: &'static [Class],
-    pub result: Class,
-    apply: Arc<ApplyElements>,
-}
-
 impl CpuElementFunction {
     pub(super) fn new<T, F: CpuElement<T>>(function: F) -> Self {
         Self {
@@ -95,30 +86,6 @@ impl CpuElementFunction {
     /// Applies it to every element of slices of one length.
     pub(crate) fn apply(&self, arguments: &[&[u32]], out: &mut [u32]) {
         (self.apply)(arguments, out);
-    }
-}
-
-/// The CPU function of a kernel.
-#[derive(Clone)]
-pub(super) struct CpuFunction(pub Arc<RunCall>);
-
-/// A kernel's whole work on the CPU.
-type RunCall = dyn Fn(&mut CpuKernelCall) -> Result<(), BevyError> + Send + Sync;
-
-/// An elementwise function over columns of its arguments' words.
-type ApplyElements = dyn Fn(&[&[u32]], &mut [u32]) + Send + Sync;
-
-/// What the CPU function of a kernel works on: the same inputs, outputs and params, by their order and names.
-pub struct CpuKernelCall<'a> {
-    code: &'a KernelCode,
-    inputs: Vec<(&'a [u32], Shape)>,
-    outputs: Vec<(&'a mut [u32], Shape)>,
-    params: &'a [u32],
-}
-
-impl fmt::Debug for CpuKernelCall<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CpuKernelCall").field("kernel", &self.code.name).finish_non_exhaustive()
     }
 }
 

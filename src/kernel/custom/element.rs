@@ -8,48 +8,11 @@ use smallvec::SmallVec;
 
 use super::CustomKernel;
 use super::code::{next_id, validator};
-use super::cpu::CpuElementFunction;
 use super::params::class_of;
 use super::text::{Text, prefixed};
 use crate::error::KernelError;
+use crate::ir::{Class, ElementFunction, MAX_ARGUMENTS};
 use crate::kernel::{uniformity, wgsl_type};
-use crate::tensor::Class;
-
-/// The most arguments a function may take.
-pub(crate) const MAX_ARGUMENTS: usize = 4;
-
-/// A function that can be part of any text.
-pub(crate) struct ElementFunction {
-    id: u64,
-    pub name: &'static str,
-    pub trusted: bool,
-    pub arguments: SmallVec<[Class; MAX_ARGUMENTS]>,
-    pub result: Class,
-    /// What the function is called in `text`, where every name has a prefix that no other text has.
-    pub function: String,
-    pub text: String,
-    pub cpu: Option<CpuElementFunction>,
-}
-
-impl PartialEq for ElementFunction {
-    fn eq(&self, other: &Self) -> bool {
-        self.id == other.id
-    }
-}
-
-impl Eq for ElementFunction {}
-
-impl Hash for ElementFunction {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.id.hash(state);
-    }
-}
-
-impl core::fmt::Debug for ElementFunction {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("ElementFunction").field("name", &self.name).field("id", &self.id).finish_non_exhaustive()
-    }
-}
 
 /// Reads and validates the text of an elementwise kernel.
 pub(super) fn compile(

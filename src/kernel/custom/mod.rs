@@ -14,6 +14,7 @@ mod params;
 mod registry;
 mod text;
 
+use crate::ir::{CpuElementFunction, CpuFunction, Dispatch, OutputShape};
 use core::any::TypeId;
 use core::fmt;
 use std::borrow::Cow;
@@ -23,17 +24,13 @@ use bevy::asset::Handle;
 use bevy::reflect::{Reflect, Typed};
 use bevy::shader::Shader;
 
-pub use cpu::{CpuElement, CpuKernelCall, KernelNumber};
+pub use cpu::{CpuElement, KernelNumber};
 pub use params::ParamValue;
 pub use registry::{RegisterTensorKernel, TensorKernel, TensorKernels};
 
-pub(crate) use code::{CustomCall, KernelCode};
 pub(crate) use cpu::run_on_cpu;
-pub(crate) use element::{ElementFunction, MAX_ARGUMENTS};
 pub(crate) use registry::{Code, reload_kernels};
 
-use crate::tensor::Shape;
-use cpu::{CpuElementFunction, CpuFunction};
 use params::ParamsType;
 
 /// A kernel of your own: WGSL with a description of what it takes and gives. [Register](TensorKernels::register) it, then record it with
@@ -268,96 +265,5 @@ impl fmt::Debug for CustomKernel {
             .field("elementwise", &self.elementwise)
             .field("trusted", &self.trusted)
             .finish_non_exhaustive()
-    }
-}
-
-/// The rule of a shape by the shapes of the inputs.
-type ShapeRule = dyn Fn(&[Shape]) -> Result<Shape, String> + Send + Sync;
-
-/// The shape of an output, or of scratch memory.
-#[derive(Clone)]
-pub struct OutputShape(Rule);
-
-#[derive(Clone)]
-enum Rule {
-    Like(&'static str),
-    Fixed(Shape),
-    By(Arc<ShapeRule>),
-}
-
-impl OutputShape {
-    /// That of an input, by its name.
-    pub fn like(input: &'static str) -> Self {
-        Self(Rule::Like(input))
-    }
-
-    /// Always this.
-    pub fn fixed(shape: impl Into<Shape>) -> Self {
-        Self(Rule::Fixed(shape.into()))
-    }
-
-    /// By the shapes of the inputs, in order. What it says against them becomes an [`OpError::Shape`](crate::OpError::Shape) of the call.
-    pub fn by(rule: impl Fn(&[Shape]) -> Result<Shape, String> + Send + Sync + 'static) -> Self {
-        Self(Rule::By(Arc::new(rule)))
-    }
-
-    /// The shape for inputs of these shapes, whose names are `names`.
-    fn resolve(&self, names: &[&'static str], inputs: &[Shape]) -> Result<Shape, String> {
-        match &self.0 {
-            Rule::Like(name) => names
-                .iter()
-                .position(|n| n == name)
-                .and_then(|i| inputs.get(i).cloned())
-                .ok_or_else(|| format!("there is no input `{name}`")),
-            Rule::Fixed(shape) => Ok(shape.clone()),
-            Rule::By(rule) => rule(inputs),
-        }
-    }
-}
-
-impl fmt::Debug for OutputShape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Rule::Like(input) => f.debug_tuple("Like").field(input).finish(),
-            Rule::Fixed(shape) => f.debug_tuple("Fixed").field(shape).finish(),
-            Rule::By(_) => f.write_str("By(..)"),
-        }
-    }
-}
-
-/// The rule of a dispatch by the shapes of the inputs and of the outputs.
-type DispatchRule = dyn Fn(&[Shape], &[Shape]) -> [u32; 3] + Send + Sync;
-
-/// How many workgroups of a kernel run. The size of a workgroup is in the text.
-#[derive(Clone, Default)]
-pub enum Dispatch {
-    /// A thread for each element of the first output, along x, and as many more as fill the last workgroup: guard against those. Where x cannot hold
-    /// them all (65,535 workgroups by WebGPU's default) the workgroups fold into y as well, for entry points that take `num_workgroups` and so
-    /// can tell their place, by `thread_index` of `tensor::indexing`; others get an error.
-    #[default]
-    Elements,
-    /// A thread for each element of the first output, its last axis along x, the one before along y, all others together along z.
-    Axes,
-    /// Always these.
-    Workgroups([u32; 3]),
-    /// By the shapes of the inputs and of the outputs.
-    By(Arc<DispatchRule>),
-}
-
-impl Dispatch {
-    /// By the shapes of the inputs and of the outputs.
-    pub fn by(rule: impl Fn(&[Shape], &[Shape]) -> [u32; 3] + Send + Sync + 'static) -> Self {
-        Self::By(Arc::new(rule))
-    }
-}
-
-impl fmt::Debug for Dispatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Elements => f.write_str("Elements"),
-            Self::Axes => f.write_str("Axes"),
-            Self::Workgroups(workgroups) => f.debug_tuple("Workgroups").field(workgroups).finish(),
-            Self::By(_) => f.write_str("By(..)"),
-        }
     }
 }

@@ -8,38 +8,7 @@ use bevy::reflect::{PartialReflect, Reflect, ReflectRef, TypeInfo};
 use naga::{ArraySize, Handle, Module, ScalarKind, Type, TypeInner};
 
 use super::KernelNumber;
-use crate::tensor::Class;
-
-/// Where the members of a params struct lie.
-#[derive(Clone, Debug)]
-pub(crate) struct ParamsLayout {
-    /// The Rust type.
-    pub type_id: TypeId,
-    pub type_path: &'static str,
-    /// Words of the whole struct.
-    pub words: usize,
-    /// Whether it is bound as storage, not as a uniform.
-    pub storage: bool,
-    members: Vec<Member>,
-}
-
-#[derive(Clone, Debug)]
-struct Member {
-    name: String,
-    /// Word of the first number.
-    offset: usize,
-    element: Numbers,
-    /// Elements of an array, and words from one to the next.
-    array: Option<(usize, usize)>,
-}
-
-/// A number, a vector (rows) or a matrix (columns of rows).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Numbers {
-    class: Class,
-    rows: usize,
-    columns: usize,
-}
+use crate::ir::{Class, Member, Numbers, ParamsLayout};
 
 impl Numbers {
     /// The words that its numbers are at, column by column: a column of three takes the room of four.

@@ -6,11 +6,12 @@ use bevy::asset::{AssetEvent, AssetId, Assets};
 use bevy::prelude::*;
 use bevy::shader::{Shader, Source as ShaderSource};
 
-use super::code::{self, KernelCode};
-use super::element::{self, ElementFunction};
-use super::{CustomKernel, Dispatch, Source};
+use super::code;
+use super::element;
+use super::{CustomKernel, Source};
 use crate::error::KernelError;
 use crate::fault::TensorFault;
+use crate::ir::{Dispatch, ElementFunction, KernelCode};
 
 /// A registered kernel. Clones are the same kernel; when the last is dropped the kernel's name is free again, and work that was recorded with it
 /// still runs.

@@ -3,7 +3,8 @@
 
 use core::ops::Range;
 
-use crate::error::{KernelError, SourcePlace};
+use crate::error::KernelError;
+use crate::ir::SourcePlace;
 use crate::kernel::wgsl::{MODULES, module_text};
 
 /// A text without comments, imports and binding numbers, which are blanked out, and with the modules it imports behind it.

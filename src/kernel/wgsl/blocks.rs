@@ -3,9 +3,9 @@
 
 use super::scalar::Library;
 use super::{Builder, convert};
+use crate::ir::{BlockFormat, DType};
+use crate::kernel::Step;
 use crate::kernel::{BlocksKernel, Caps, Launch};
-use crate::plan::Step;
-use crate::tensor::{BlockFormat, DType};
 
 /// The functions that [`load`] and the kernels of blocks call, once for each quantised type among `dtypes`.
 pub(super) fn functions(dtypes: impl Iterator<Item = DType>) -> String {

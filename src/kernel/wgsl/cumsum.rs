@@ -2,8 +2,8 @@
 
 use super::rows::THREAD_ROW;
 use super::{Builder, grid};
+use crate::kernel::Step;
 use crate::kernel::{Caps, CumSumKernel, Launch, wgsl_type};
-use crate::plan::Step;
 
 pub(super) fn lower(step: &Step, kernel: &CumSumKernel, caps: &Caps) -> Launch {
     let lines = kernel.outer * kernel.inner;

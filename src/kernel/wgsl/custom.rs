@@ -1,8 +1,9 @@
 //! Users' kernels: their text, bound to a step's operands. There is no `custom.wgsl`.
 
 use super::access;
-use crate::kernel::{Access, Binding, CustomCall, Launch};
-use crate::plan::{Operand, Step};
+use crate::ir::{CustomCall, Operand};
+use crate::kernel::Step;
+use crate::kernel::{Access, Binding, Launch};
 
 /// The launch of a user's kernel. Every operand has a binding of its own, of exactly its elements, which is what `arrayLength` tells.
 pub(super) fn lower(step: &Step, call: &CustomCall) -> Launch {

@@ -7,9 +7,9 @@ use bevy::tasks::block_on;
 use wgpu::util::DeviceExt;
 
 use super::lower;
+use crate::ir::{DType, Layout, Operand, Source};
+use crate::kernel::Step;
 use crate::kernel::{Access, Caps, Kernel, Launch};
-use crate::plan::{Operand, Source, Step};
-use crate::tensor::{DType, Layout};
 
 /// The device all tests share.
 struct Gpu {

@@ -3,13 +3,9 @@
 use smallvec::smallvec;
 
 use super::device_tests::{assert_close, caps, floats, noise, operand, run_step_with, step, words};
-use crate::kernel::{
-    Caps, ConvKernel, Expr, Kernel, MapKernel, MatMulKernel, Primitive, Program, ReduceKernel, Reg, SoftmaxKernel,
-    variants,
-};
-use crate::plan::{Source, Step};
-use crate::record::{InnerOp, ReduceKind, Window};
-use crate::tensor::{Class, DType, Shape};
+use crate::ir::{Class, DType, Expr, InnerOp, Primitive, Program, ReduceKind, Reg, Shape, Source, Window};
+use crate::kernel::Step;
+use crate::kernel::{Caps, ConvKernel, Kernel, MapKernel, MatMulKernel, ReduceKernel, SoftmaxKernel, variants};
 
 /// Runs all forms that fit any device the test device can stand in for.
 fn check(step: &Step, inputs: &[Vec<f32>], out: usize) {
@@ -31,7 +27,7 @@ fn check(step: &Step, inputs: &[Vec<f32>], out: usize) {
     assert!(seen >= 4, "{seen} forms of {:?}", step.kernel);
 }
 
-fn f32s(slot: u32, shape: &[usize]) -> crate::plan::Operand {
+fn f32s(slot: u32, shape: &[usize]) -> crate::ir::Operand {
     operand(slot, DType::F32, shape, 0)
 }
 

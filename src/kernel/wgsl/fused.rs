@@ -4,9 +4,9 @@ use core::fmt::Write;
 
 use super::convert;
 use super::scalar::{self, Library};
+use crate::ir::{Layout, Operand, Shape, Source};
+use crate::kernel::{Fused, Step};
 use crate::kernel::{Params, wgsl_type};
-use crate::plan::{Fused, Operand, Source, Step};
-use crate::tensor::{Layout, Shape};
 
 /// An operand by the name it has in a text.
 pub(super) struct Named<'a> {

@@ -1,11 +1,11 @@
 //! Kernels with work joined to them give what separate launches give, in every form, with runtime checks and without.
 
 use super::device_tests::{assert_close, caps, floats, noise, run_step_with, words};
+use crate::ir::{BinaryOp, DType, InnerOp, NodeId, NormKind, Op, ReduceKind, Shape, Source, UnaryOp};
 use crate::kernel::Caps;
 use crate::plan::tests::{LIMITS, load, storage, store};
-use crate::plan::{Batch, Plan, PlanCache, PlanLimits, Source};
-use crate::record::{BinaryOp, InnerOp, NodeId, NormKind, Op, Part, ReduceKind, UnaryOp};
-use crate::tensor::{DType, Shape};
+use crate::plan::{Batch, Plan, PlanCache, PlanLimits};
+use crate::record::Part;
 
 /// Inputs of these shapes, and one result of the last.
 fn recorded(shapes: &[&[usize]], record: &dyn Fn(&mut Part, &[NodeId]) -> NodeId, fuse: bool) -> (Plan, Vec<u32>) {

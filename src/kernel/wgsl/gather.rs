@@ -5,9 +5,9 @@ use core::fmt::Write;
 use smallvec::SmallVec;
 
 use super::Builder;
+use crate::ir::{Class, Shape};
+use crate::kernel::Step;
 use crate::kernel::{Caps, GatherElementsKernel, GatherKernel, GatherNdKernel, Launch};
-use crate::plan::Step;
-use crate::tensor::{Class, Shape};
 
 pub(super) fn gather(step: &Step, kernel: &GatherKernel, caps: &Caps) -> Launch {
     let count = kernel.outer * kernel.indices * kernel.inner;

@@ -11,9 +11,9 @@ use smallvec::SmallVec;
 use super::quads::{QUAD_WORDS, Quad, load_four};
 use super::scalar::{self, Library};
 use super::{access, convert, declare, grid, shared_type, unpack};
+use crate::ir::{Class, DType, Operand, Source};
+use crate::kernel::Step;
 use crate::kernel::{Binding, Caps, Launch, MapKernel, Params, Variant, Variants, wgsl_type};
-use crate::plan::{Operand, Source, Step};
-use crate::tensor::{Class, DType};
 
 /// Elements per thread: as many as the narrowest type has in a word.
 const LANES: usize = 4;

@@ -3,10 +3,9 @@
 use half::f16;
 
 use super::device_tests::{floats, operand, run_step, step, words};
-use crate::kernel::{Expr, Kernel, MapKernel, Program, Reg};
-use crate::plan::{Operand, Source, Step};
-use crate::record::{BinaryOp, UnaryOp};
-use crate::tensor::{Class, DType, Layout, Shape};
+use crate::ir::{BinaryOp, Class, DType, Expr, Layout, Operand, Program, Reg, Shape, Source, UnaryOp};
+use crate::kernel::Step;
+use crate::kernel::{Kernel, MapKernel};
 
 /// Element `i` of packed words, as the bits its class computes in.
 fn get(words: &[u32], dtype: DType, i: usize) -> u32 {

@@ -9,10 +9,9 @@
 //! | GPU without room for these | more than 4 | tiles in registers alone |
 
 use super::{Builder, grid, matmul_registers};
+use crate::ir::{InnerOp, Operand, Strides};
+use crate::kernel::Step;
 use crate::kernel::{Caps, Launch, MatMulKernel, Variant, Variants, wgsl_type};
-use crate::plan::{Operand, Step};
-use crate::record::InnerOp;
-use crate::tensor::Strides;
 
 /// Rows or columns that count as few.
 pub(super) const FEW: usize = 4;

@@ -1,10 +1,8 @@
 //! Matrix products on the device against a plain host loop.
 
 use super::device_tests::{assert_close, floats, noise, operand, run_step_with, step, variants, words};
+use crate::ir::{Class, DType, InnerOp, Layout, Operand, Source};
 use crate::kernel::{Kernel, MatMulKernel};
-use crate::plan::{Operand, Source};
-use crate::record::InnerOp;
-use crate::tensor::{Class, DType, Layout};
 
 /// The step of `a · b` for two layouts, and what it should give for these numbers.
 fn product(inner: InnerOp, a: &Layout, b: &Layout, numbers: (&[f32], &[f32])) -> (MatMulKernel, Vec<f32>) {

@@ -59,8 +59,8 @@ pub(crate) use self::scalar::{MODULES, module_text};
 
 use self::scalar::Library;
 use super::{Access, Binding, Caps, Kernel, Launch, Params, buffer_type, wgsl_type};
-use crate::plan::{Source, Step};
-use crate::tensor::DType;
+use crate::ir::{DType, Source};
+use crate::kernel::Step;
 
 pub(super) use self::conv::variants as conv_variants;
 pub(super) use self::map::variants as map_variants;

@@ -1,8 +1,8 @@
 //! Counts elements that are no finite numbers, for the debug mode: NaNs in the first word of the counter, infinities in the second.
 
 use super::{access, declare, grid, load};
+use crate::ir::Operand;
 use crate::kernel::{Binding, Caps, Launch, Params, buffer_type};
-use crate::plan::Operand;
 
 /// The launch that looks at every element of a float operand in memory; `None` for others.
 pub(crate) fn non_finite(operand: &Operand, written: bool, caps: &Caps) -> Option<Launch> {

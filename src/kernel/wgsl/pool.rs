@@ -2,10 +2,9 @@
 
 use super::Builder;
 use super::conv::window_params;
+use crate::ir::{Class, PoolKind};
+use crate::kernel::Step;
 use crate::kernel::{Caps, Launch, PoolKernel, wgsl_type};
-use crate::plan::Step;
-use crate::record::PoolKind;
-use crate::tensor::Class;
 
 /// The position of the maximum of a window wholly outside the input is 0. A NaN is above every number, so it wins, as in `max`.
 pub(super) fn lower(step: &Step, kernel: &PoolKernel, caps: &Caps) -> Launch {

@@ -1,8 +1,8 @@
 //! Arrays read four elements at a time.
 
 use super::{convert, load, unpack};
+use crate::ir::DType;
 use crate::kernel::Caps;
-use crate::tensor::DType;
 
 /// What an array of 32-bit elements or halves is declared as, where four neighbours that begin at a multiple of four move together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@
 use core::fmt::Write;
 
 use super::{Builder, grid};
+use crate::kernel::Step;
 use crate::kernel::{Caps, Launch, QuantMatMulKernel};
-use crate::plan::Step;
 
 /// Rows that count as few.
 const FEW: usize = 4;

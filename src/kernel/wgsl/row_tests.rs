@@ -1,10 +1,8 @@
 //! Reductions, softmax and row norms on the device against plain host loops.
 
 use super::device_tests::{assert_close, floats, noise, operand, run_step_with, step, variants, words};
+use crate::ir::{Class, DType, NormKind, ReduceKind, Source};
 use crate::kernel::{Kernel, ReduceKernel, RowNormKernel, SoftmaxKernel};
-use crate::plan::Source;
-use crate::record::{NormKind, ReduceKind};
-use crate::tensor::{Class, DType};
 
 /// Shapes that take a thread, a subgroup or a workgroup for each row, with full and ragged folds, or quads of columns.
 const SHAPES: [[usize; 3]; 11] = [

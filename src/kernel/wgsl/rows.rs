@@ -8,8 +8,8 @@
 //! | GPU | others | a workgroup each; its subgroups fold first where their size is known |
 
 use super::{Builder, grid};
+use crate::ir::Operand;
 use crate::kernel::{Caps, Launch, Variant, Variants};
-use crate::plan::Operand;
 
 /// Threads that share a row, as in `row_workgroup.wgsl` and `row_subgroups.wgsl`.
 const LANES: u32 = 128;

@@ -3,9 +3,8 @@
 use core::fmt::Write;
 use std::sync::Arc;
 
-use crate::kernel::{ElementFunction, Expr, Params, Primitive, Program, Reg, wgsl_type};
-use crate::record::BinaryOp;
-use crate::tensor::{Class, DType};
+use crate::ir::{BinaryOp, Class, DType, ElementFunction, Expr, Primitive, Program, Reg};
+use crate::kernel::{Params, wgsl_type};
 
 /// The functions of `assets/kernels/lib` that a text calls: only those become part of it.
 #[derive(Default)]

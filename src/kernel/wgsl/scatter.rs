@@ -4,10 +4,9 @@ use core::fmt::Write;
 
 use super::Builder;
 use super::gather::{Lines, resolve_code, slice_code};
+use crate::ir::{Class, ScatterReduce};
+use crate::kernel::Step;
 use crate::kernel::{Caps, Launch, ScatterElementsKernel, ScatterNdKernel, wgsl_type};
-use crate::plan::Step;
-use crate::record::ScatterReduce;
-use crate::tensor::Class;
 
 /// Elements that keep any device busy even at several to a thread.
 const BUSY: usize = 1 << 16;

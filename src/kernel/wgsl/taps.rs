@@ -1,8 +1,8 @@
 //! Weighted sums of a few elements along an axis (interpolation).
 
 use super::Builder;
+use crate::kernel::Step;
 use crate::kernel::{Caps, Launch, TapsKernel};
-use crate::plan::Step;
 
 pub(super) fn lower(step: &Step, kernel: &TapsKernel, caps: &Caps) -> Launch {
     let count = kernel.outer * kernel.out * kernel.inner;

@@ -1,9 +1,9 @@
 //! Positions of the best elements.
 
 use super::{Builder, grid};
+use crate::ir::Class;
+use crate::kernel::Step;
 use crate::kernel::{Caps, Launch, TopKKernel};
-use crate::plan::Step;
-use crate::tensor::Class;
 
 pub(super) fn lower(step: &Step, kernel: &TopKKernel, caps: &Caps) -> Launch {
     let TopKKernel { rows, n, k, .. } = *kernel;

@@ -1,9 +1,10 @@
 //! Every launch of a plan over large memories sees no more of any than it may.
 
 use super::*;
+use crate::ir::{BinaryOp, InnerOp, Op};
 use crate::plan::tests::{LIMITS, kernels, load, storage, store};
 use crate::plan::{Batch, Plan, PlanCache, PlanLimits};
-use crate::record::{BinaryOp, InnerOp, Op, Part as Recording};
+use crate::record::Part as Recording;
 
 const SMALL: PlanLimits = PlanLimits { binding: 256, alignment: 16, ..LIMITS };
 

@@ -3,10 +3,11 @@
 use smallvec::SmallVec;
 
 use super::meets;
-use crate::kernel::{Expr, Kernel, MapKernel, Program};
+use crate::ir::{DType, Expr, Layout, Operand, Program, Shape, Source};
+use crate::kernel::{Fused, Step};
+use crate::kernel::{Kernel, MapKernel};
+use crate::plan::UnfusedReason;
 use crate::plan::values::{find_or_push, merge_axes};
-use crate::plan::{Fused, Operand, Source, Step, UnfusedReason};
-use crate::tensor::{DType, Layout, Shape};
 
 /// What a step does element by element: the whole of a map, or what a kernel does with each of its values, which is then input 0.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! When computing an input as it is read beats writing it to memory first.
 
+use crate::ir::Operand;
 use crate::kernel::{Kernel, MapKernel};
-use crate::plan::Operand;
 
 /// What the way through memory costs, in additions an element: a write, a read and a share of a launch.
 const MEMORY: usize = 16;

@@ -18,9 +18,10 @@ use smallvec::SmallVec;
 use self::body::Body;
 use self::cost::prologue_pays;
 use super::lower::LONGEST_PROGRAM;
-use super::{Fused, Operand, PlanLimits, PlanRead, Source, Step, UnfusedReason};
+use super::{PlanLimits, PlanRead, UnfusedReason};
+use crate::ir::{Layout, Operand, Source};
 use crate::kernel::Kernel;
-use crate::tensor::Layout;
+use crate::kernel::{Fused, Step};
 
 /// How far apart siblings are looked for; joining distant ones would keep their results alive for long.
 const SIBLING_REACH: usize = 8;

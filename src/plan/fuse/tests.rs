@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::ir::{BinaryOp, DType, InnerOp, Layout, NodeId, NormKind, Op, ReduceKind, Shape, Source, UnaryOp, Window};
 use crate::kernel::Kernel;
 use crate::plan::tests::{LIMITS, kernels, load, plan, storage, store};
-use crate::plan::{Batch, Plan, PlanCache, PlanLimits, Source, UnfusedReason};
-use crate::record::{BinaryOp, InnerOp, NodeId, NormKind, Op, Part, ReduceKind, UnaryOp, Window};
-use crate::tensor::{DType, Initial, Layout, Shape, Storage};
+use crate::plan::{Batch, Plan, PlanCache, PlanLimits, UnfusedReason};
+use crate::record::Part;
+use crate::tensor::{Initial, Storage};
 
 fn product(part: &mut Part, a: NodeId, b: NodeId) -> NodeId {
     let rank = part.shape(a).rank();
@@ -109,7 +110,7 @@ fn every_kernel_that_writes_each_result_once_takes_what_follows() {
             part.push(op, &[x, w], part.shape(x).clone(), DType::F32, &[])
         }),
         ("pool", |part, x, window| {
-            let op = Op::Pool { kind: crate::record::PoolKind::Max, window };
+            let op = Op::Pool { kind: crate::ir::PoolKind::Max, window };
             part.push(op, &[x], part.shape(x).clone(), DType::F32, &[])
         }),
         ("gather", |part, x, _| part.gather_table(x, 4, &[1, 0, 3])),
@@ -272,7 +273,7 @@ fn what_is_read_is_not_overwritten_by_a_step_that_moved() {
     let sum = part.binary(BinaryOp::Add, y, old);
     store(&mut part, sum, &out);
     let plan = plan(part);
-    let of = |find: &dyn Fn(&crate::plan::Step) -> bool| plan.steps.iter().position(find).expect("there");
+    let of = |find: &dyn Fn(&crate::kernel::Step) -> bool| plan.steps.iter().position(find).expect("there");
     let writer = of(&|step| step.outputs.iter().any(|o| o.source == Source::Slot(2)));
     let reader = of(&|step| step.reads().any(|o| o.source == Source::Slot(2)));
     assert!(reader < writer, "{:?}", kernels(&plan));

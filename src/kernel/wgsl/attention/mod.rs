@@ -5,9 +5,9 @@ mod registers;
 
 use self::registers::Tile;
 use super::{Builder, grid};
+use crate::ir::{Class, Operand};
+use crate::kernel::Step;
 use crate::kernel::{AttentionKernel, Caps, Launch, Params};
-use crate::plan::{Operand, Step};
-use crate::tensor::Class;
 
 /// From so many queries on, tiles of 32 pay.
 const TILED_QUERIES: usize = 12;

@@ -5,9 +5,9 @@ mod depthwise;
 mod registers;
 
 use super::{Builder, grid};
+use crate::ir::Window;
+use crate::kernel::Step;
 use crate::kernel::{Caps, ConvKernel, Launch, Params, Variant, Variants};
-use crate::plan::Step;
-use crate::record::Window;
 
 /// Output positions of a thread of the direct form, as the text has them.
 const POSITIONS: usize = 4;

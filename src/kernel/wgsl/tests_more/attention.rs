@@ -1,8 +1,8 @@
 //! Attention.
 
 use super::{Input, check, indices};
+use crate::ir::{DType, Shape};
 use crate::kernel::*;
-use crate::tensor::{DType, Shape};
 
 /// Scalars of a case.
 struct Numbers {

@@ -1,9 +1,8 @@
 //! Gathers and scatters.
 
 use super::{Input, at, check, indices};
+use crate::ir::{Class, DType, ScatterReduce, Shape};
 use crate::kernel::*;
-use crate::record::ScatterReduce;
-use crate::tensor::{Class, DType, Shape};
 
 /// Indices for an axis of `n`, some from the end and some out of range where the type has such; and how many are.
 fn some_indices(dtype: DType, shape: impl Into<Shape>, n: usize, seed: u32) -> (Input, Vec<usize>, u32) {

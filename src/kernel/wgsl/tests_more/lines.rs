@@ -1,8 +1,8 @@
 //! Running sums, best positions and interpolation.
 
 use super::{Input, OFFSET, check, indices};
+use crate::ir::DType;
 use crate::kernel::*;
-use crate::tensor::DType;
 
 #[test]
 fn cumsum_matches_loops() {

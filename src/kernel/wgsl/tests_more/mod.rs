@@ -9,9 +9,9 @@ use half::f16;
 
 use super::device_tests::{caps, run_step_with};
 use super::lower;
+use crate::ir::{Class, DType, Layout, Operand, Shape, Source};
+use crate::kernel::Step;
 use crate::kernel::*;
-use crate::plan::{Operand, Source, Step};
-use crate::tensor::{Class, DType, Layout, Shape};
 
 /// Elements before the data of every operand, so that offsets matter.
 const OFFSET: usize = 5;

@@ -1,9 +1,8 @@
 //! Convolutions and pooling.
 
 use super::{Input, OFFSET, at, check, indices};
+use crate::ir::{Class, DType, PoolKind, Window};
 use crate::kernel::*;
-use crate::record::{PoolKind, Window};
-use crate::tensor::{Class, DType};
 
 const PLAIN: Window = Window { size: [1, 1, 1], stride: [1, 1, 1], dilation: [1, 1, 1], before: [0; 3], after: [0; 3] };
 

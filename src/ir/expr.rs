@@ -5,9 +5,7 @@
 
 use std::sync::Arc;
 
-use super::custom::{ElementFunction, MAX_ARGUMENTS};
-use crate::record::{BinaryOp, UnaryOp};
-use crate::tensor::{Class, DType};
+use super::{BinaryOp, Class, DType, ElementFunction, MAX_ARGUMENTS, UnaryOp};
 
 /// The result of one step of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

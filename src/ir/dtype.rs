@@ -223,3 +223,15 @@ macro_rules! elements {
     ($($rust:ty => $dtype:ident),*) => { $(impl Element for $rust { const DTYPE: DType = DType::$dtype; })* };
 }
 elements!(f32 => F32, f16 => F16, i32 => I32, u32 => U32, i8 => I8, u8 => U8, Truth => Bool);
+
+/// A number as the bits of `dtype`'s 32-bit type, converted as a cast would.
+pub(crate) fn scalar_bits(value: f64, dtype: DType) -> u32 {
+    match dtype {
+        DType::F32 | DType::F16 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => (value as f32).to_bits(),
+        DType::I32 => value as i32 as u32,
+        DType::U32 => value as u32,
+        DType::I8 => value as i8 as i32 as u32,
+        DType::U8 => u32::from(value as u8),
+        DType::Bool => u32::from(value != 0.0),
+    }
+}

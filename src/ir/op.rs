@@ -1,62 +1,10 @@
-//! What a recording is made of: ops as plain data. Pure; nothing here knows a device, an entity or a world.
-//!
-//! A [`Graph`] lists nodes in the order they were recorded. Values flow between nodes; tensors are met only at the edges, by
-//! [`Op::Load`] and [`Op::Store`], so the order of loads and stores on one storage is the order of the list. Numbers that
-//! may change from frame to frame without changing the work (`x * 0.5`, an epsilon, a position) are *scalars*: they live beside the
-//! nodes, so that two frames that differ only in them share one plan.
+//! The ops: what a node of a recording does.
 
-use core::hash::{Hash, Hasher};
-use core::panic::Location;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::kernel::{CustomCall, ElementFunction};
-use crate::tensor::{DType, Layout, Shape};
-
-/// A node's place in its graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct NodeId(pub u32);
-
-impl NodeId {
-    pub(crate) fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-/// One recorded op.
-#[derive(Clone, Debug)]
-pub(crate) struct Node {
-    pub op: Op,
-    pub inputs: SmallVec<[NodeId; 4]>,
-    /// Shape of the value; for effects, of the value stored or read.
-    pub shape: Shape,
-    pub dtype: DType,
-    /// First of the node's numbers in [`Graph::scalars`]; [`Op::scalars`] says how many follow.
-    pub scalar: u32,
-    /// The public op that recorded the node: `gelu`, `concat`, …. For reports; two frames that differ only here share a plan.
-    pub name: &'static str,
-    /// Where user code recorded it. For reports.
-    pub site: &'static Location<'static>,
-}
-
-impl PartialEq for Node {
-    fn eq(&self, other: &Self) -> bool {
-        self.op == other.op
-            && self.inputs == other.inputs
-            && self.shape == other.shape
-            && self.dtype == other.dtype
-            && self.scalar == other.scalar
-    }
-}
-
-impl Eq for Node {}
-
-impl Hash for Node {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.op, &self.inputs, &self.shape, self.dtype, self.scalar).hash(state);
-    }
-}
+use super::{CustomCall, ElementFunction, Layout};
 
 /// What a node does. Attributes here are structure: two ops that differ in them need different plans.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -67,7 +15,7 @@ pub(crate) enum Op {
         slot: u32,
         layout: Layout,
     },
-    /// Host data that arrives with this recording ([`Part::host`](super::Part::host)).
+    /// Host data that arrives with this recording (`Part::host`).
     Host {
         index: u32,
     },
@@ -199,7 +147,7 @@ pub(crate) enum Op {
         layout: Layout,
         at: Option<usize>,
     },
-    /// Sends the input to the host, as request number `request` of [`Part::requests`](super::Part::requests).
+    /// Sends the input to the host, as request number `request` of the recording (`Part::requests`).
     Read {
         request: u32,
     },
@@ -215,7 +163,33 @@ impl Op {
             Op::Assemble { fill, .. } => usize::from(*fill),
             Op::Store { at, .. } => usize::from(at.is_some()),
             Op::Custom(call) => call.code.param_words(),
-            _ => 0,
+            Op::Load { .. }
+            | Op::Host { .. }
+            | Op::Const { .. }
+            | Op::Iota
+            | Op::Binary(_)
+            | Op::Select
+            | Op::Cast
+            | Op::Function(_)
+            | Op::View(_)
+            | Op::MatMul { .. }
+            | Op::QuantMatMul
+            | Op::Quantize
+            | Op::Reduce { .. }
+            | Op::Softmax { .. }
+            | Op::CumSum { .. }
+            | Op::TopK { .. }
+            | Op::Conv { .. }
+            | Op::ConvTranspose { .. }
+            | Op::Pool { .. }
+            | Op::Taps { .. }
+            | Op::Gather { .. }
+            | Op::GatherElements { .. }
+            | Op::GatherNd { .. }
+            | Op::ScatterElements { .. }
+            | Op::ScatterNd { .. }
+            | Op::CustomOutput { .. }
+            | Op::Read { .. } => 0,
         }
     }
 
@@ -459,18 +433,4 @@ pub(crate) enum ScatterReduce {
     Mul,
     Min,
     Max,
-}
-
-/// Nodes in recorded order, with the numbers that vary beside them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Graph {
-    pub nodes: Vec<Node>,
-    /// Bits of every scalar: `f32`, `i32` or `u32` by the node that owns it.
-    pub scalars: Vec<u32>,
-}
-
-impl Graph {
-    pub(crate) fn node(&self, id: NodeId) -> &Node {
-        &self.nodes[id.index()]
-    }
 }

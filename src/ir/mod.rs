@@ -1,0 +1,30 @@
+//! Plain data that every other room builds on: shapes, element types, ops, graphs, scalar expressions, operands.
+//!
+//! Nothing here knows an app, a renderer or a device.
+
+mod backend;
+mod blocks;
+mod custom;
+mod dtype;
+mod expr;
+mod graph;
+mod op;
+mod operand;
+mod shape;
+
+pub use backend::Backend;
+pub use custom::{CpuKernelCall, Dispatch, OutputShape, SourcePlace};
+pub use dtype::{Class, DType, Element, Truth};
+pub use op::{BinaryOp, UnaryOp};
+pub use shape::{Layout, Shape, Strides};
+
+pub(crate) use blocks::BlockFormat;
+pub(crate) use custom::{
+    BindingInfo, CpuElementFunction, CpuFunction, CustomCall, ElementFunction, KernelCode, MAX_ARGUMENTS, Member,
+    Numbers, ParamsLayout,
+};
+pub(crate) use dtype::scalar_bits;
+pub(crate) use expr::{Arguments, Expr, Primitive, Program, Reg};
+pub(crate) use graph::{Graph, Node, NodeId};
+pub(crate) use op::{InnerOp, NormKind, Op, PoolKind, ReduceKind, ScatterReduce, View, Window};
+pub(crate) use operand::{Operand, Source};
