@@ -1,6 +1,6 @@
 //! What can go wrong, one enum per phase: making tensors, registering kernels, recording ops, reading back, running.
 
-use crate::ir::{Backend, DType, Shape};
+use crate::ir::{Backend, DType, Shape, SourcePlace};
 use bevy::ecs::entity::Entity;
 use thiserror::Error;
 

@@ -1,5 +1,6 @@
 //! Where tensor work runs, and why.
 
+use crate::ir::Backend;
 use bevy::prelude::*;
 use bevy::render::renderer::{RenderAdapterInfo, RenderDevice};
 

@@ -8,8 +8,7 @@ use super::CpuPool;
 use super::map::{self, Chunk, Code, MapInput, MapOutput, MapSource};
 use super::memory::{Elements, ElementsMut, Input};
 use crate::ir::{DType, Layout, Operand, Source};
-use crate::kernel::{Fused, Step};
-use crate::kernel::{Kernel, MapKernel};
+use crate::kernel::{Fused, Kernel, MapKernel, Step};
 
 /// What a step keeps in temporary memory, in words, and where its twin writes.
 pub(super) struct Temporary {

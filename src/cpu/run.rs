@@ -9,13 +9,14 @@ use smallvec::SmallVec;
 use super::fused::{Finish, Places, Temporary, run_map, run_prologue, shared_output};
 use super::map::MapSource;
 use super::memory::{Elements, ElementsMut, Input};
-use super::{CpuPool, HostWords, attention, block_copy, conv, conv_transpose, cumsum, gather, matmul, pool as pooling};
-use super::{quant_matmul, quantize, reduce, row_norm, scatter, softmax, taps, top_k};
+use super::{
+    CpuPool, HostWords, attention, block_copy, conv, conv_transpose, cumsum, gather, matmul, pool as pooling,
+    quant_matmul, quantize, reduce, row_norm, scatter, softmax, taps, top_k,
+};
 use crate::error::RunError;
 use crate::ir::{DType, Operand, Source};
-use crate::kernel::Kernel;
-use crate::kernel::Step;
 use crate::kernel::custom::run_on_cpu;
+use crate::kernel::{Kernel, Step};
 use crate::plan::{Plan, Region};
 use crate::tensor::Storage;
 

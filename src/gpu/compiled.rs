@@ -12,8 +12,7 @@ use super::pipelines::{Pipeline, PipelineEntry, Pipelines};
 use crate::diagnostics::Count;
 use crate::error::RunError;
 use crate::ir::Source;
-use crate::kernel::Step;
-use crate::kernel::{Caps, Kernel, Launch, bucket, chosen, lower, non_finite};
+use crate::kernel::{Caps, Kernel, Launch, Step, bucket, chosen, lower, non_finite};
 use crate::plan::{Effect, Plan, effects, shift, sources, window};
 use crate::tuning::TuningTable;
 

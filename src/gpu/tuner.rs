@@ -16,8 +16,7 @@ use super::buffers::{DeviceBuffer, Gpu, Purpose};
 use super::pipelines::{Pipeline, PipelineEntry, Pipelines};
 use crate::error::RunError;
 use crate::ir::{DType, Source};
-use crate::kernel::Step;
-use crate::kernel::{Caps, Launch, Variant, bucket, lower, variants};
+use crate::kernel::{Caps, Launch, Step, Variant, bucket, lower, variants};
 use crate::pipelines::TensorPipelines;
 use crate::tuning::{TuneOutcome, TuneSettings, TunedChoice, TunedForm, fastest, median};
 

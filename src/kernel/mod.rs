@@ -15,7 +15,9 @@ mod uniformity;
 mod variants;
 mod wgsl;
 
-use crate::ir::{Class, DType, InnerOp, NormKind, PoolKind, ReduceKind, ScatterReduce, Shape, Window};
+use crate::ir::{
+    Class, CustomCall, DType, InnerOp, NormKind, PoolKind, Program, ReduceKind, ScatterReduce, Shape, Window,
+};
 use smallvec::SmallVec;
 
 pub(crate) use launch::{Access, Binding, Caps, Launch, Params, buffer_type, wgsl_type};

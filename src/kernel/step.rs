@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{Kernel, MapKernel};
-use crate::ir::{NodeId, Operand, Source};
+use crate::ir::{NodeId, Operand};
 
 /// One kernel launch.
 #[derive(Clone, Debug, PartialEq)]

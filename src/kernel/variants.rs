@@ -13,8 +13,7 @@ use core::fmt;
 
 use smallvec::SmallVec;
 
-use super::wgsl;
-use super::{Caps, Kernel};
+use super::{Caps, Kernel, wgsl};
 use crate::kernel::Step;
 
 /// One form of a kernel.

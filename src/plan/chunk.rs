@@ -11,8 +11,7 @@ use smallvec::{SmallVec, smallvec};
 use super::lower::Planner;
 use super::values::Lazy;
 use crate::ir::{BinaryOp, Class, DType, Expr, Layout, NodeId, Operand, ReduceKind, Reg, Shape, Source};
-use crate::kernel::Step;
-use crate::kernel::{GatherElementsKernel, GatherKernel, Kernel, ReduceKernel};
+use crate::kernel::{GatherElementsKernel, GatherKernel, Kernel, ReduceKernel, Step};
 
 /// Parts begin at multiples of this many rows or elements where there are enough of them: whole words, vectors and groups of blocks.
 const EVEN: usize = 64;

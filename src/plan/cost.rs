@@ -1,8 +1,7 @@
 //! What a launch has to do by the numbers, whoever does it and however: bytes that must move, and arithmetic.
 
 use crate::ir::Operand;
-use crate::kernel::{Fused, Step};
-use crate::kernel::{Kernel, MapKernel};
+use crate::kernel::{Fused, Kernel, MapKernel, Step};
 
 /// Bytes and operations of one launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,8 +5,7 @@ use smallvec::SmallVec;
 use super::lower::Planner;
 use super::values::Lazy;
 use crate::ir::{Class, CustomCall, Expr, NodeId, Op, Operand, Shape};
-use crate::kernel::Kernel;
-use crate::kernel::Step;
+use crate::kernel::{Kernel, Step};
 
 impl Planner<'_> {
     /// A launch of a user's kernel; gives its first output and notes all of them.

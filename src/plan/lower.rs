@@ -11,8 +11,7 @@ use super::memory::{Lifetime, largest_live_set, pack};
 use super::values::{Lazy, Value, apply};
 use super::{Plan, PlanLimits, PlanRead, PlanReport, Region, StepReport, Unfused, Upload, fuse};
 use crate::ir::{Class, DType, Expr, Graph, Layout, NodeId, Op, Operand, Shape, Source, UnaryOp};
-use crate::kernel::Step;
-use crate::kernel::{BlocksKernel, Kernel};
+use crate::kernel::{BlocksKernel, Kernel, Step};
 
 /// Expressions longer than this are written to memory, so that no kernel outgrows a compiler.
 pub(super) const LONGEST_PROGRAM: usize = 256;

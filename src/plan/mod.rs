@@ -19,17 +19,14 @@ mod report;
 pub(crate) mod tests;
 mod values;
 
+use crate::ir::Operand;
+use crate::kernel::Step;
 use std::sync::Arc;
-
-use smallvec::SmallVec;
 
 pub(crate) use cache::{Batch, PlanCache};
 pub(crate) use chunk::{shift, sources, window};
 pub(crate) use effects::{Effect, effects};
 pub use report::{PlanReport, StepReport, Unfused, UnfusedReason};
-
-use crate::ir::{DType, Layout};
-use crate::kernel::{Kernel, MapKernel};
 
 /// A batch's work, ready for either backend.
 #[derive(Clone, Debug, PartialEq)]

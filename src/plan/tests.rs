@@ -1,9 +1,10 @@
 //! What must and must not share a kernel, by values.
 
+use crate::ir::{BinaryOp, DType, InnerOp, Layout, NodeId, Op, ReduceKind, Shape, Source, UnaryOp};
+use crate::kernel::Kernel;
 use std::sync::Arc;
 
 use super::*;
-use crate::ir::{BinaryOp, InnerOp, Op, ReduceKind, Shape, UnaryOp};
 use crate::record::Part;
 use crate::tensor::{Initial, Storage};
 

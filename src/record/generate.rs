@@ -1,10 +1,10 @@
 //! Values that are made, not computed from others, and those that depend on positions alone. They live on the app's backend.
 
+use crate::ir::{BinaryOp, DType, Shape};
 use core::panic::Location;
 
 use super::{Arg, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
-use crate::ir::{BinaryOp, DType, Shape};
 use crate::tensor::pack;
 
 /// Made values.

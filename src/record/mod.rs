@@ -23,6 +23,7 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
+use crate::ir::{Backend, DType, NodeId, Shape, scalar_bits};
 use core::panic::Location;
 
 use bevy::ecs::system::{SystemBuffer, SystemMeta, SystemParam};
@@ -43,7 +44,6 @@ pub(crate) use operand::Arg;
 pub(crate) use part::{Part, Recording};
 
 use crate::error::{OpError, OperandInfo};
-use crate::ir::{Backend, DType, Shape, scalar_bits};
 use crate::pipelines::TensorPipelines;
 use crate::readback::{NotificationChannel, ReadRequest};
 use crate::support::{ModelBackend, TensorSupport};

@@ -5,7 +5,7 @@
 
 use super::{Arg, Axis, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
-use crate::ir::{BinaryOp, DType, Layout, NodeId, Op, ReduceKind, Shape, UnaryOp};
+use crate::ir::{BinaryOp, DType, InnerOp, Layout, NodeId, Op, ReduceKind, Shape, UnaryOp};
 use crate::tensor::check_blocks;
 
 /// Quantisation.
@@ -190,7 +190,7 @@ impl TensorCommands<'_, '_> {
             let left = part.reshape(x.node, &Shape::from([rows, k]));
             if part.dtype(weight.node) == DType::F32 {
                 let right = part.transpose(weight.node);
-                let product = Op::MatMul { inner: super::InnerOp::Product };
+                let product = Op::MatMul { inner: InnerOp::Product };
                 part.push(product, &[left, right], Shape::from([rows, n]), DType::F32, &[])
             } else {
                 part.push(Op::QuantMatMul, &[left, weight.node], Shape::from([rows, n]), DType::F32, &[])

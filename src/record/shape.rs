@@ -1,10 +1,10 @@
 //! Ops that see the same elements differently, and those that lay elements side by side. All but the joining ones are views: no copy.
 
+use crate::ir::{Layout, Op, Shape};
 use smallvec::SmallVec;
 
 use super::{Arg, Axes, Axis, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpError;
-use crate::ir::{Layout, Op, Shape};
 use crate::tensor::{python_range, resolve_permutation};
 
 /// How channels hold a block of pixels.

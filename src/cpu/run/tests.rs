@@ -142,8 +142,7 @@ fn odd_halves_are_read_from_the_middle_of_a_word() {
 #[test]
 fn an_epilogue_follows_its_convolution() {
     use crate::ir::{UnaryOp, Window};
-    use crate::kernel::ConvKernel;
-    use crate::kernel::Fused;
+    use crate::kernel::{ConvKernel, Fused};
     let window = Window { size: [1; 3], stride: [1; 3], dilation: [1; 3], before: [0; 3], after: [0; 3] };
     let (input, output) = ([1, 2, 5], [1, 2, 5]);
     let floats = |n: usize| (0..n).map(|i| ((i * 5 % 7) as f32 - 3.0).to_bits()).collect::<Vec<_>>();

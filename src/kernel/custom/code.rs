@@ -1,8 +1,7 @@
 //! The checked code of a kernel: what naga found in its text, matched with its description.
 
-use core::hash::{Hash, Hasher};
+use crate::ir::{BindingInfo, DType, Dispatch, KernelCode, OutputShape, ParamsLayout, Shape, SourcePlace};
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
 
 use naga::valid::{Capabilities, GlobalUse, ModuleInfo, ValidationFlags, Validator};
 use naga::{
@@ -15,7 +14,6 @@ use super::CustomKernel;
 use super::params::class_of;
 use super::text::{Text, bound};
 use crate::error::KernelError;
-use crate::ir::{BindingInfo, DType, Dispatch, KernelCode, OutputShape, Shape, SourcePlace};
 use crate::kernel::uniformity;
 
 /// Numbers of variables that the kernel does not use begin here.

@@ -1,6 +1,5 @@
 //! What the CPU backend does for custom kernels: functions of their authors.
 
-use core::fmt;
 use std::sync::Arc;
 
 use bevy::ecs::error::BevyError;

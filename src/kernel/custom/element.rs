@@ -1,6 +1,6 @@
 //! Elementwise kernels: functions of single numbers that become part of generated kernels.
 
-use core::hash::{BuildHasher, Hash, Hasher};
+use core::hash::BuildHasher;
 
 use bevy::platform::hash::FixedHasher;
 use naga::{AddressSpace, TypeInner};

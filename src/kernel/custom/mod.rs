@@ -14,7 +14,7 @@ mod params;
 mod registry;
 mod text;
 
-use crate::ir::{CpuElementFunction, CpuFunction, Dispatch, OutputShape};
+use crate::ir::{CpuElementFunction, CpuFunction, CpuKernelCall, Dispatch, OutputShape};
 use core::any::TypeId;
 use core::fmt;
 use std::borrow::Cow;

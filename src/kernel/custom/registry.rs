@@ -6,9 +6,7 @@ use bevy::asset::{AssetEvent, AssetId, Assets};
 use bevy::prelude::*;
 use bevy::shader::{Shader, Source as ShaderSource};
 
-use super::code;
-use super::element;
-use super::{CustomKernel, Source};
+use super::{CustomKernel, Source, code, element};
 use crate::error::KernelError;
 use crate::fault::TensorFault;
 use crate::ir::{Dispatch, ElementFunction, KernelCode};

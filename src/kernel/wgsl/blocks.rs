@@ -4,8 +4,7 @@
 use super::scalar::Library;
 use super::{Builder, convert};
 use crate::ir::{BlockFormat, DType};
-use crate::kernel::Step;
-use crate::kernel::{BlocksKernel, Caps, Launch};
+use crate::kernel::{BlocksKernel, Caps, Launch, Step};
 
 /// The functions that [`load`] and the kernels of blocks call, once for each quantised type among `dtypes`.
 pub(super) fn functions(dtypes: impl Iterator<Item = DType>) -> String {

@@ -2,8 +2,7 @@
 
 use super::Builder;
 use super::conv::{channel_params, start_code, window_params};
-use crate::kernel::Step;
-use crate::kernel::{Caps, ConvKernel, Launch};
+use crate::kernel::{Caps, ConvKernel, Launch, Step};
 
 pub(super) fn lower(step: &Step, kernel: &ConvKernel, caps: &Caps) -> Launch {
     let count = kernel.batch * kernel.channels_out * kernel.output.iter().product::<usize>();

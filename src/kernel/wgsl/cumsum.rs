@@ -2,8 +2,7 @@
 
 use super::rows::THREAD_ROW;
 use super::{Builder, grid};
-use crate::kernel::Step;
-use crate::kernel::{Caps, CumSumKernel, Launch, wgsl_type};
+use crate::kernel::{Caps, CumSumKernel, Launch, Step, wgsl_type};
 
 pub(super) fn lower(step: &Step, kernel: &CumSumKernel, caps: &Caps) -> Launch {
     let lines = kernel.outer * kernel.inner;

@@ -2,8 +2,7 @@
 
 use super::access;
 use crate::ir::{CustomCall, Operand};
-use crate::kernel::Step;
-use crate::kernel::{Access, Binding, Launch};
+use crate::kernel::{Access, Binding, Launch, Step};
 
 /// The launch of a user's kernel. Every operand has a binding of its own, of exactly its elements, which is what `arrayLength` tells.
 pub(super) fn lower(step: &Step, call: &CustomCall) -> Launch {

@@ -8,8 +8,7 @@ use wgpu::util::DeviceExt;
 
 use super::lower;
 use crate::ir::{DType, Layout, Operand, Source};
-use crate::kernel::Step;
-use crate::kernel::{Access, Caps, Kernel, Launch};
+use crate::kernel::{Access, Caps, Kernel, Launch, Step};
 
 /// The device all tests share.
 struct Gpu {

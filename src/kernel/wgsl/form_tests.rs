@@ -4,8 +4,7 @@ use smallvec::smallvec;
 
 use super::device_tests::{assert_close, caps, floats, noise, operand, run_step_with, step, words};
 use crate::ir::{Class, DType, Expr, InnerOp, Primitive, Program, ReduceKind, Reg, Shape, Source, Window};
-use crate::kernel::Step;
-use crate::kernel::{Caps, ConvKernel, Kernel, MapKernel, MatMulKernel, ReduceKernel, SoftmaxKernel, variants};
+use crate::kernel::{Caps, ConvKernel, Kernel, MapKernel, MatMulKernel, ReduceKernel, SoftmaxKernel, Step, variants};
 
 /// Runs all forms that fit any device the test device can stand in for.
 fn check(step: &Step, inputs: &[Vec<f32>], out: usize) {

@@ -5,8 +5,7 @@ use core::fmt::Write;
 use super::convert;
 use super::scalar::{self, Library};
 use crate::ir::{Layout, Operand, Shape, Source};
-use crate::kernel::{Fused, Step};
-use crate::kernel::{Params, wgsl_type};
+use crate::kernel::{Fused, Params, Step, wgsl_type};
 
 /// An operand by the name it has in a text.
 pub(super) struct Named<'a> {

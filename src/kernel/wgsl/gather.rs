@@ -6,8 +6,7 @@ use smallvec::SmallVec;
 
 use super::Builder;
 use crate::ir::{Class, Shape};
-use crate::kernel::Step;
-use crate::kernel::{Caps, GatherElementsKernel, GatherKernel, GatherNdKernel, Launch};
+use crate::kernel::{Caps, GatherElementsKernel, GatherKernel, GatherNdKernel, Launch, Step};
 
 pub(super) fn gather(step: &Step, kernel: &GatherKernel, caps: &Caps) -> Launch {
     let count = kernel.outer * kernel.indices * kernel.inner;

@@ -12,8 +12,7 @@ use super::quads::{QUAD_WORDS, Quad, load_four};
 use super::scalar::{self, Library};
 use super::{access, convert, declare, grid, shared_type, unpack};
 use crate::ir::{Class, DType, Operand, Source};
-use crate::kernel::Step;
-use crate::kernel::{Binding, Caps, Launch, MapKernel, Params, Variant, Variants, wgsl_type};
+use crate::kernel::{Binding, Caps, Launch, MapKernel, Params, Step, Variant, Variants, wgsl_type};
 
 /// Elements per thread: as many as the narrowest type has in a word.
 const LANES: usize = 4;

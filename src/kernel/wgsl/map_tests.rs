@@ -4,8 +4,7 @@ use half::f16;
 
 use super::device_tests::{floats, operand, run_step, step, words};
 use crate::ir::{BinaryOp, Class, DType, Expr, Layout, Operand, Program, Reg, Shape, Source, UnaryOp};
-use crate::kernel::Step;
-use crate::kernel::{Kernel, MapKernel};
+use crate::kernel::{Kernel, MapKernel, Step};
 
 /// Element `i` of packed words, as the bits its class computes in.
 fn get(words: &[u32], dtype: DType, i: usize) -> u32 {

@@ -10,8 +10,7 @@
 
 use super::{Builder, grid, matmul_registers};
 use crate::ir::{InnerOp, Operand, Strides};
-use crate::kernel::Step;
-use crate::kernel::{Caps, Launch, MatMulKernel, Variant, Variants, wgsl_type};
+use crate::kernel::{Caps, Launch, MatMulKernel, Step, Variant, Variants, wgsl_type};
 
 /// Rows or columns that count as few.
 pub(super) const FEW: usize = 4;

@@ -3,8 +3,7 @@
 use super::Builder;
 use super::conv::window_params;
 use crate::ir::{Class, PoolKind};
-use crate::kernel::Step;
-use crate::kernel::{Caps, Launch, PoolKernel, wgsl_type};
+use crate::kernel::{Caps, Launch, PoolKernel, Step, wgsl_type};
 
 /// The position of the maximum of a window wholly outside the input is 0. A NaN is above every number, so it wins, as in `max`.
 pub(super) fn lower(step: &Step, kernel: &PoolKernel, caps: &Caps) -> Launch {

@@ -4,8 +4,7 @@
 use core::fmt::Write;
 
 use super::{Builder, grid};
-use crate::kernel::Step;
-use crate::kernel::{Caps, Launch, QuantMatMulKernel};
+use crate::kernel::{Caps, Launch, QuantMatMulKernel, Step};
 
 /// Rows that count as few.
 const FEW: usize = 4;

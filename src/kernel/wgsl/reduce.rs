@@ -4,8 +4,7 @@ use super::rows::{self, Rows};
 use super::scalar::Library;
 use super::{Builder, grid};
 use crate::ir::{Class, ReduceKind};
-use crate::kernel::Step;
-use crate::kernel::{Caps, Launch, ReduceKernel, Variant, Variants, wgsl_type};
+use crate::kernel::{Caps, Launch, ReduceKernel, Step, Variant, Variants, wgsl_type};
 
 /// The launch of a reduction. Columns that lie side by side are taken by quads, rows and what else there is as all kernels take [`Rows`].
 pub(super) fn lower(step: &Step, kernel: &ReduceKernel, caps: &Caps) -> Option<Launch> {

@@ -4,8 +4,7 @@ use super::Builder;
 use super::rows::Rows;
 use super::scalar::Library;
 use crate::ir::{Class, NormKind};
-use crate::kernel::Step;
-use crate::kernel::{Caps, Launch, RowNormKernel, Variants};
+use crate::kernel::{Caps, Launch, RowNormKernel, Step, Variants};
 
 fn rows(kernel: &RowNormKernel) -> Rows {
     Rows { rows: kernel.rows, n: kernel.n, inner: 1, fields: &["count", "mean", "squares"] }

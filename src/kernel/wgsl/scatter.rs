@@ -5,8 +5,7 @@ use core::fmt::Write;
 use super::Builder;
 use super::gather::{Lines, resolve_code, slice_code};
 use crate::ir::{Class, ScatterReduce};
-use crate::kernel::Step;
-use crate::kernel::{Caps, Launch, ScatterElementsKernel, ScatterNdKernel, wgsl_type};
+use crate::kernel::{Caps, Launch, ScatterElementsKernel, ScatterNdKernel, Step, wgsl_type};
 
 /// Elements that keep any device busy even at several to a thread.
 const BUSY: usize = 1 << 16;

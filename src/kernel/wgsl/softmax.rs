@@ -3,8 +3,7 @@
 use super::Builder;
 use super::rows::Rows;
 use super::scalar::Library;
-use crate::kernel::Step;
-use crate::kernel::{Caps, Launch, SoftmaxKernel, Variants};
+use crate::kernel::{Caps, Launch, SoftmaxKernel, Step, Variants};
 
 fn rows(kernel: &SoftmaxKernel) -> Rows {
     Rows { rows: kernel.outer * kernel.inner, n: kernel.n, inner: kernel.inner, fields: &["top", "sum"] }

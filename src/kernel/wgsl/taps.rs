@@ -1,8 +1,7 @@
 //! Weighted sums of a few elements along an axis (interpolation).
 
 use super::Builder;
-use crate::kernel::Step;
-use crate::kernel::{Caps, Launch, TapsKernel};
+use crate::kernel::{Caps, Launch, Step, TapsKernel};
 
 pub(super) fn lower(step: &Step, kernel: &TapsKernel, caps: &Caps) -> Launch {
     let count = kernel.outer * kernel.out * kernel.inner;

@@ -3,8 +3,7 @@
 use super::device_tests::{operand, step};
 use super::{grid, lower};
 use crate::ir::{Class, DType, InnerOp, Operand, ReduceKind, Source};
-use crate::kernel::Step;
-use crate::kernel::{Access, Caps, Kernel, Launch, MatMulKernel, ReduceKernel, SoftmaxKernel, uniformity};
+use crate::kernel::{Access, Caps, Kernel, Launch, MatMulKernel, ReduceKernel, SoftmaxKernel, Step, uniformity};
 
 /// Fails if the text of a launch is not valid.
 pub(super) fn check(launch: &Launch) {

@@ -2,8 +2,7 @@
 
 use super::{Builder, grid};
 use crate::ir::Class;
-use crate::kernel::Step;
-use crate::kernel::{Caps, Launch, TopKKernel};
+use crate::kernel::{Caps, Launch, Step, TopKKernel};
 
 pub(super) fn lower(step: &Step, kernel: &TopKKernel, caps: &Caps) -> Launch {
     let TopKKernel { rows, n, k, .. } = *kernel;

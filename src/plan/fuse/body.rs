@@ -4,8 +4,7 @@ use smallvec::SmallVec;
 
 use super::meets;
 use crate::ir::{DType, Expr, Layout, Operand, Program, Shape, Source};
-use crate::kernel::{Fused, Step};
-use crate::kernel::{Kernel, MapKernel};
+use crate::kernel::{Fused, Kernel, MapKernel, Step};
 use crate::plan::UnfusedReason;
 use crate::plan::values::{find_or_push, merge_axes};
 

@@ -20,8 +20,7 @@ use self::cost::prologue_pays;
 use super::lower::LONGEST_PROGRAM;
 use super::{PlanLimits, PlanRead, UnfusedReason};
 use crate::ir::{Layout, Operand, Source};
-use crate::kernel::Kernel;
-use crate::kernel::{Fused, Step};
+use crate::kernel::{Fused, Kernel, Step};
 
 /// How far apart siblings are looked for; joining distant ones would keep their results alive for long.
 const SIBLING_REACH: usize = 8;

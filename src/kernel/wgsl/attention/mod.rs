@@ -6,8 +6,7 @@ mod registers;
 use self::registers::Tile;
 use super::{Builder, grid};
 use crate::ir::{Class, Operand};
-use crate::kernel::Step;
-use crate::kernel::{AttentionKernel, Caps, Launch, Params};
+use crate::kernel::{AttentionKernel, Caps, Launch, Params, Step};
 
 /// From so many queries on, tiles of 32 pay.
 const TILED_QUERIES: usize = 12;

@@ -7,8 +7,7 @@
 use core::fmt::Write;
 
 use super::super::{Builder, grid};
-use crate::kernel::Step;
-use crate::kernel::{AttentionKernel, Caps, Launch};
+use crate::kernel::{AttentionKernel, Caps, Launch, Step};
 
 /// Bytes of workgroup memory for sums, at most.
 const SUM_BYTES: u32 = 32768;

@@ -6,8 +6,7 @@ mod registers;
 
 use super::{Builder, grid};
 use crate::ir::Window;
-use crate::kernel::Step;
-use crate::kernel::{Caps, ConvKernel, Launch, Params, Variant, Variants};
+use crate::kernel::{Caps, ConvKernel, Launch, Params, Step, Variant, Variants};
 
 /// Output positions of a thread of the direct form, as the text has them.
 const POSITIONS: usize = 4;
