@@ -28,6 +28,7 @@ mod run;
 mod scatter;
 mod scratch;
 mod simd;
+mod slot;
 mod softmax;
 mod taps;
 mod threads;
@@ -39,4 +40,5 @@ pub(crate) use packed::HostWords;
 pub(crate) use threads::CpuPool;
 
 use run::{Watch, read_words, run_plan};
+use slot::words_of;
 use threads::GRAIN;

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::fused::{Finish, Places, Temporary, run_map, run_prologue, shared_output};
 use super::map::MapSource;
 use super::memory::{Elements, ElementsMut, Input};
+use super::slot::words_of;
 use super::{
     CpuPool, HostWords, attention, block_copy, conv, conv_transpose, cumsum, gather, matmul, pool as pooling,
     quant_matmul, quantize, reduce, row_norm, scatter, softmax, taps, top_k,
@@ -74,7 +75,7 @@ pub(crate) fn run_plan(
             to[start..start + count].copy_from_slice(&words[..count]);
         };
         match upload.to.source {
-            Source::Slot(s) => copy(&mut slots[s as usize].host.write().unwrap_or_else(PoisonError::into_inner)),
+            Source::Slot(s) => copy(&mut words_of(&slots[s as usize]).write().unwrap_or_else(PoisonError::into_inner)),
             Source::Scratch(r) => {
                 let region = plan.regions[r as usize];
                 copy(&mut scratch[region.offset..region.offset + region.words]);
@@ -126,7 +127,7 @@ pub(crate) fn read_words(plan: &Plan, operand: &Operand, slots: &[Arc<Storage>],
         cast_slice_mut::<_, u8>(&mut out)[..bytes.len()].copy_from_slice(bytes);
     };
     match operand.source {
-        Source::Slot(s) => copy(&slots[s as usize].host.read().unwrap_or_else(PoisonError::into_inner)),
+        Source::Slot(s) => copy(&words_of(&slots[s as usize]).read().unwrap_or_else(PoisonError::into_inner)),
         Source::Scratch(r) => {
             let region = plan.regions[r as usize];
             copy(&scratch[region.offset..region.offset + region.words]);
@@ -163,7 +164,7 @@ fn lock<'a>(slots: &'a [Arc<Storage>], step: &Step) -> SmallVec<[(u32, Guard<'a>
     named
         .iter()
         .map(|&(_, s, write)| {
-            let host = &slots[s as usize].host;
+            let host = words_of(&slots[s as usize]);
             let guard = if write {
                 Guard::Write(host.write().unwrap_or_else(PoisonError::into_inner))
             } else {
@@ -218,7 +219,9 @@ impl Memory<'_> {
                 }
             };
             match operand.source {
-                Source::Slot(s) => look(&self.slots[s as usize].host.read().unwrap_or_else(PoisonError::into_inner)),
+                Source::Slot(s) => {
+                    look(&words_of(&self.slots[s as usize]).read().unwrap_or_else(PoisonError::into_inner))
+                }
                 Source::Scratch(r) => {
                     let region = self.regions[r as usize];
                     look(&self.scratch[region.offset..region.offset + region.words]);

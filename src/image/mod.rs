@@ -6,19 +6,16 @@
 
 mod pixels;
 
+use crate::error::{ImageError, OpError};
 use bevy::app::{App, PostUpdate};
-use bevy::asset::AssetId;
-use bevy::ecs::resource::Resource;
 use bevy::ecs::schedule::IntoScheduleConfigs;
 use bevy::image::Image;
 use bevy::math::URect;
 use bevy::render::render_resource::TextureFormat;
-use thiserror::Error;
 
 pub use pixels::{ImagePixels, PixelsImage, pixels_image};
 
-use crate::error::{OpError, ReadError, TensorError};
-use crate::ir::{DType, Layout, Shape};
+use crate::ir::DType;
 use crate::record::{Axis, ResizeSettings, ResizeTo, TensorCommands, TensorOperand, TensorValue};
 use crate::tensor::{Tensor, TensorData};
 
@@ -74,58 +71,6 @@ impl Default for ImageSettings {
     }
 }
 
-/// An image that has no pixels to give, or cannot take those it is given.
-#[derive(Clone, Debug, PartialEq, Error)]
-#[non_exhaustive]
-pub enum ImageError {
-    /// The image is not flat, or of a format without colours, or of one that Bevy cannot read.
-    #[error("an image of {format:?}, {width} by {height}, cannot become pixels")]
-    Format {
-        /// The format.
-        format: TextureFormat,
-        /// Its width.
-        width: u32,
-        /// Its height.
-        height: u32,
-    },
-    /// Its data is only on the device.
-    #[error("the image's data is not in main memory (see RenderAssetUsages)")]
-    NoData,
-    /// Its data is only on the device, and may not be copied from there.
-    #[error("the image's data is only on the device; the CPU backend needs TextureUsages::COPY_SRC to read it")]
-    NoCopy,
-    /// No shader may read it.
-    #[error("no shader may read the image; the GPU backend needs TextureUsages::TEXTURE_BINDING")]
-    NoBinding,
-    /// It cannot show pixels.
-    #[error("pixels cannot be shown in this image; make it with pixels_image")]
-    NotShown,
-    /// The tensor is not this image's pixels.
-    #[error("the pixels of an image of {width} by {height} are u8 of [{height}, {width}, 4], not {dtype} of {shape}")]
-    Pixels {
-        /// The tensor's type.
-        dtype: DType,
-        /// The tensor's shape.
-        shape: Shape,
-        /// The image's width.
-        width: u32,
-        /// The image's height.
-        height: u32,
-    },
-    /// A view in which the bytes of a pixel, or the pixels of a row, do not lie together, or whose rows are one.
-    #[error("the tensor is a view whose pixels do not lie side by side; copy it first")]
-    View,
-    /// A tensor that could not be made.
-    #[error(transparent)]
-    Tensor(#[from] TensorError),
-    /// An op that could not be recorded.
-    #[error(transparent)]
-    Op(#[from] OpError),
-    /// Pixels that did not come.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-}
-
 impl ImageError {
     fn of_format(image: &Image) -> Self {
         let (width, height) = (image.width(), image.height());
@@ -140,59 +85,6 @@ impl ImageError {
             true => Ok(()),
             false => Err(Self::Pixels { dtype, shape, width, height }),
         }
-    }
-}
-
-/// A copy between a texture and pixels, for the device to carry out.
-#[derive(Clone, Debug)]
-pub(crate) struct ImageCopy {
-    pub pixels: Tensor,
-    pub rows: PixelRows,
-    pub image: AssetId<Image>,
-    pub way: CopyWay,
-}
-
-impl ImageCopy {
-    /// Whether an earlier copy is of no use after this one.
-    pub(crate) fn replaces(&self, earlier: &Self) -> bool {
-        let to = |copy: &Self| match copy.way {
-            CopyWay::IntoTensor => (Some((copy.pixels.storage_id(), copy.rows)), None),
-            CopyWay::IntoImage => (None, Some(copy.image)),
-        };
-        to(self) == to(earlier)
-    }
-}
-
-/// Where a copy goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CopyWay {
-    /// Before the frame's tensor work.
-    IntoTensor,
-    /// After it.
-    IntoImage,
-}
-
-/// The frame's copies, waiting to be extracted.
-#[derive(Resource, Default)]
-pub(crate) struct OutgoingCopies(pub Vec<ImageCopy>);
-
-/// How pixels lie in a tensor's memory, in words: each is one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct PixelRows {
-    pub first: usize,
-    /// From row to row.
-    pub pitch: usize,
-    pub width: usize,
-    pub height: usize,
-}
-
-impl PixelRows {
-    /// Of `u8 [height, width, 4]`; `None` where its pixels are not words side by side.
-    fn of(layout: &Layout) -> Option<Self> {
-        let (&[height, width, 4], &[row, pixel, 1]) = (&layout.shape[..], &layout.strides[..]) else { return None };
-        let pitch = if height == 1 { width * 4 } else { usize::try_from(row).ok()? };
-        let words = layout.offset.is_multiple_of(4) && pitch.is_multiple_of(4) && (pixel == 4 || width == 1);
-        (words && pitch >= width * 4).then_some(Self { first: layout.offset / 4, pitch: pitch / 4, width, height })
     }
 }
 
@@ -226,8 +118,7 @@ fn red_first(format: TextureFormat, bytes: &mut [u8]) {
 
 /// The main world's part; the render world's is in the plugin's schedule.
 pub(crate) fn plugin(app: &mut App) {
-    app.init_resource::<OutgoingCopies>()
-        .add_systems(PostUpdate, (pixels::land_pixels, pixels::copy_pixels, pixels::show_pixels).chain());
+    app.add_systems(PostUpdate, (pixels::land_pixels, pixels::copy_pixels, pixels::show_pixels).chain());
 }
 
 /// Images.

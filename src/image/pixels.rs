@@ -1,5 +1,7 @@
 //! Images as pixels, and pixels as images, on whichever backend the tensor lives.
 
+use crate::error::{ImageError, TensorFault};
+use crate::mailbox::{CopyWay, ImageCopy, Outbox, PixelRows};
 use bevy::asset::RenderAssetUsages;
 use bevy::ecs::entity::{EntityHashMap, EntityHashSet};
 use bevy::image::Image;
@@ -7,8 +9,7 @@ use bevy::prelude::*;
 use bevy::render::gpu_readback::{Readback, ReadbackComplete};
 use bevy::render::render_resource::{Extent3d, TextureDimension, TextureFormat, TextureUsages, TextureViewDescriptor};
 
-use super::{CopyWay, ImageCopy, ImageError, OutgoingCopies, PixelRows, pixels_of, red_first};
-use crate::fault::TensorFault;
+use super::{pixels_of, red_first};
 use crate::ir::{Backend, DType};
 use crate::readback::TensorReceiver;
 use crate::record::TensorCommands;
@@ -90,7 +91,7 @@ pub(crate) fn copy_pixels(
     sources: Query<(Entity, Ref<ImagePixels>, Option<&Tensor>, Option<&TensorOf>)>,
     models: Query<&ModelBackend>,
     support: Res<TensorSupport>,
-    mut outgoing: ResMut<OutgoingCopies>,
+    mut outbox: ResMut<Outbox>,
     mut ops: TensorCommands,
     mut commands: Commands,
     mut complaints: Local<Complaints>,
@@ -118,7 +119,7 @@ pub(crate) fn copy_pixels(
             let home = tensor.storage().home(wish.unwrap_or(support.backend));
             let result = match home {
                 Backend::Gpu => {
-                    ImageCopy::of(tensor, &pixels.image, image, CopyWay::IntoTensor).map(|copy| outgoing.0.push(copy))
+                    ImageCopy::of(tensor, &pixels.image, image, CopyWay::IntoTensor).map(|copy| outbox.post(copy))
                 }
                 Backend::Cpu => bring(entity, tensor, &pixels.image, image, &mut ops, &mut commands),
             };
@@ -189,7 +190,7 @@ pub(crate) fn show_pixels(
     images: Option<Res<Assets<Image>>>,
     targets: Query<(Entity, Ref<PixelsImage>, &Tensor), Without<Arriving>>,
     support: Res<TensorSupport>,
-    mut outgoing: ResMut<OutgoingCopies>,
+    mut outbox: ResMut<Outbox>,
     mut ops: TensorCommands,
     mut commands: Commands,
     mut complaints: Local<Complaints>,
@@ -208,7 +209,7 @@ pub(crate) fn show_pixels(
         let result = ImageError::check_pixels(tensor, image).and_then(|()| {
             match tensor.storage().home(support.backend) {
                 Backend::Gpu => {
-                    outgoing.0.push(ImageCopy::of(tensor, &target.image, image, CopyWay::IntoImage)?);
+                    outbox.post(ImageCopy::of(tensor, &target.image, image, CopyWay::IntoImage)?);
                 }
                 Backend::Cpu if !is_bytes(image.texture_descriptor.format) => return Err(ImageError::NotShown),
                 Backend::Cpu => {

@@ -13,8 +13,8 @@ use crossbeam_channel::{Receiver, Sender};
 
 use super::log::{InspectorLog, LogKind};
 use super::{InspectorState, format};
-use crate::diagnostics::TensorDiagnostics;
 use crate::error::OpError;
+use crate::figures::TensorDiagnostics;
 use crate::formats::{save_npy, save_safetensors};
 use crate::memory::{AdviceSettings, MemoryAdvisor, TensorMemory};
 use crate::pipelines::TensorPipelines;

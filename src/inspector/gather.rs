@@ -10,7 +10,7 @@ use super::log::{InspectorLog, LogKind};
 use super::snapshot::{FrameCost, InspectorSnapshot, MemorySample, SAMPLES, SPARKS, rows};
 use super::values::TensorValues;
 use super::{InspectorPanel, InspectorState, TensorInspector, format};
-use crate::diagnostics::{TensorDiagnostics, TensorFigures};
+use crate::figures::{TensorDiagnostics, TensorFigures};
 use crate::ir::Backend;
 use crate::memory::MemorySettings;
 use crate::pipelines::TensorPipelines;

@@ -3,12 +3,15 @@
 //! One file per op family holds its methods on [`TensorCommands`] and its rules. Methods resolve operands, apply the rules, and append
 //! nodes; nothing runs until the frame's plan does.
 
+mod aside;
 mod attention;
+mod batch;
 mod conv;
 mod custom;
 mod effects;
 mod elementwise;
 mod generate;
+mod generator;
 mod index;
 mod matmul;
 mod norm;
@@ -30,6 +33,7 @@ use bevy::ecs::system::{SystemBuffer, SystemMeta, SystemParam};
 use bevy::ecs::world::DeferredWorld;
 use bevy::prelude::*;
 
+pub use aside::{TuneSettings, WarmUpId};
 pub use attention::{AttentionSettings, RopeLayout};
 pub use conv::{ConvSettings, ConvTransposeSettings, Padding};
 pub use custom::KernelInputs;
@@ -40,11 +44,13 @@ pub use pool::PoolSettings;
 pub use resize::{ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo};
 pub use shape::DepthOrder;
 
+pub(crate) use aside::{Aside, Purpose};
+pub(crate) use batch::Batch;
+pub(crate) use generator::generate;
 pub(crate) use operand::Arg;
 pub(crate) use part::{Part, Recording};
 
 use crate::error::{OpError, OperandInfo};
-use crate::pipelines::TensorPipelines;
 use crate::readback::{NotificationChannel, ReadRequest};
 use crate::support::{ModelBackend, TensorSupport};
 use crate::tensor::{Tensor, TensorNames, TensorOf, resolve_axis};
@@ -61,7 +67,6 @@ pub struct TensorCommands<'w, 's> {
     names: Res<'w, TensorNames>,
     support: Res<'w, TensorSupport>,
     notifications: Res<'w, NotificationChannel>,
-    pub(crate) pipelines: Res<'w, TensorPipelines>,
     recording: Deferred<'s, RecordingBuffer>,
 }
 
@@ -169,6 +174,11 @@ impl TensorCommands<'_, '_> {
         let mut aside = core::mem::replace(&mut self.recording.0, kept);
         aside.gpu.requests.iter_mut().chain(&mut aside.cpu.requests).for_each(ReadRequest::withdraw);
         result.map(|()| aside.gpu)
+    }
+
+    /// Adds work that is prepared for a purpose, not run.
+    pub(crate) fn prepare(&mut self, part: Part, purpose: Purpose) {
+        self.recording.0.asides.push(Aside { part, purpose });
     }
 
     /// The value of a tensor that has no entity.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bevy::platform::collections::HashMap;
 use smallvec::SmallVec;
 
+use super::aside::Aside;
 use crate::ir::{Backend, BinaryOp, DType, Graph, Layout, Node, NodeId, Op, Shape, UnaryOp, View, scalar_bits};
 use crate::readback::ReadRequest;
 use crate::tensor::{Storage, pack};
@@ -18,12 +19,19 @@ pub(crate) struct Recording {
     pub id: u64,
     pub gpu: Part,
     pub cpu: Part,
+    /// Work that is prepared, not run.
+    pub asides: Vec<Aside>,
 }
 
 impl Default for Recording {
     fn default() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), gpu: Part::default(), cpu: Part::default() }
+        Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            gpu: Part::default(),
+            cpu: Part::default(),
+            asides: Vec::new(),
+        }
     }
 }
 
@@ -36,7 +44,7 @@ impl Recording {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.gpu.graph.nodes.is_empty() && self.cpu.graph.nodes.is_empty()
+        self.gpu.graph.nodes.is_empty() && self.cpu.graph.nodes.is_empty() && self.asides.is_empty()
     }
 }
 

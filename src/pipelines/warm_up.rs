@@ -2,16 +2,11 @@
 
 use bevy::prelude::*;
 
+use super::TensorPipelines;
 use crate::error::{OpError, RunError};
 use crate::ir::{DType, Shape};
-use crate::pipelines::{PipelineRequest, TensorPipelines};
-use crate::record::{ConvSettings, TensorCommands};
+use crate::record::{ConvSettings, Purpose, TensorCommands, TuneSettings, WarmUpId};
 use crate::tensor::Tensor;
-use crate::tuning::TuneSettings;
-
-/// Names a warm-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct WarmUpId(pub(crate) u64);
 
 /// How far a warm-up is.
 #[derive(Clone, Debug, PartialEq)]
@@ -150,13 +145,8 @@ impl TensorCommands<'_, '_> {
         record: impl FnOnce(&mut Self) -> Result<(), OpError>,
     ) -> Result<WarmUpId, OpError> {
         let part = self.aside(record)?;
-        let id = self.pipelines.new_warm_up(label, 0);
-        if part.graph.nodes.is_empty() {
-            // The CPU has nothing to compile.
-            self.pipelines.update_warm_up(id, |progress| progress.state = WarmUpState::Ready);
-        } else {
-            self.pipelines.request_or_finish(id, PipelineRequest::WarmUp { id, priority, part });
-        }
+        let id = WarmUpId::next();
+        self.prepare(part, Purpose::WarmUp { id, label: label.to_owned(), priority });
         Ok(id)
     }
 
@@ -176,9 +166,7 @@ impl TensorCommands<'_, '_> {
         record: impl FnOnce(&mut Self) -> Result<(), OpError>,
     ) -> Result<(), OpError> {
         let part = self.aside(record)?;
-        if !part.graph.nodes.is_empty() {
-            self.pipelines.request(PipelineRequest::Tune { settings, part });
-        }
+        self.prepare(part, Purpose::Tune(settings));
         Ok(())
     }
 
