@@ -2,6 +2,7 @@
 
 mod common;
 
+mod architecture;
 mod big_tensors;
 mod budget;
 mod custom_kernels;
