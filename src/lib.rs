@@ -52,7 +52,7 @@ mod pages {
 }
 
 pub use error::{ImageError, TensorFault};
-pub use error::{KernelError, MemoryHolder, OpError, OperandInfo, ReadError, RunError, TensorError};
+pub use error::{KernelError, MemoryHolder, OpError, OpResult, OperandInfo, ReadError, RunError, TensorError};
 pub use figures::{
     FrameTimeline, KernelTiming, LaunchSpan, ModelTiming, OpTiming, TensorDiagnostics, TensorFigures, TimingReport,
     TimingSource, TimingStats,
@@ -85,9 +85,10 @@ pub use plan::{PlanReport, StepReport, Unfused, UnfusedReason};
 pub use plugin::{PipelineSettings, TensorComputePlugin, TensorSystems};
 pub use readback::{TensorReady, TensorReceiver};
 pub use record::{
-    AttentionSettings, Axes, Axis, ConvSettings, ConvTransposeSettings, DepthOrder, KernelInputs, PadMode, Padding,
-    PoolSettings, ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo, RopeLayout, ScatterMode,
-    TensorCommands, TensorExpression, TensorOperand, TensorValue,
+    AttentionSettings, Axes, ConvSettings, ConvTransposeSettings, CumsumSettings, DepthOrder, KernelInputs, LAST,
+    OptionalOperand, PadMode, Padding, PoolSettings, ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings,
+    ResizeTo, RopeLayout, RopeSettings, ScatterMode, TensorAxis, TensorCommands, TensorExpression, TensorOperand,
+    TensorValue,
 };
 pub use reports::diagnostic_paths;
 pub use reports::{CompiledRow, FrameRow, ReportedModel, TensorMonitor, TensorReport, TimedRow};
@@ -96,14 +97,16 @@ pub use support::{
 };
 pub use tensor::{ModelTensors, NameError, ShareError, Tensor, TensorData, TensorModel, TensorModels, TensorOf};
 
-/// Everything most apps use. [`Axis`] is not in it, since Bevy's prelude has one of its own.
+/// Everything most apps use.
 pub mod prelude {
     pub use crate::{
-        AnywherePlugins, Axes, Backend, BackendChoice, CustomKernel, DType, Dispatch, MemorySettings, ModelBackend,
-        OutputShape, Pinned, RegisterTensorKernel, Shape, Tensor, TensorCommands, TensorComputePlugin, TensorData,
-        TensorDiagnostics, TensorFault, TensorFiles, TensorKernel, TensorKernels, TensorLost, TensorMemory,
-        TensorModel, TensorModels, TensorMonitor, TensorOf, TensorReady, TensorReceiver, TensorSupport, TensorSystems,
-        TensorValue, Truth,
+        AnywherePlugins, AttentionSettings, Axes, Backend, BackendChoice, ConvSettings, ConvTransposeSettings,
+        CumsumSettings, CustomKernel, DType, DepthOrder, Dispatch, LAST, LoadWeights, MemorySettings, ModelBackend,
+        OpError, OpResult, OptionalOperand, OutputShape, PadMode, Padding, Pinned, PoolSettings, RegisterTensorKernel,
+        ResizeMode, ResizeSettings, ResizeTo, RopeLayout, RopeSettings, ScatterMode, Shape, Tensor, TensorAxis,
+        TensorCommands, TensorComputePlugin, TensorData, TensorDiagnostics, TensorExpression, TensorFault, TensorFiles,
+        TensorKernel, TensorKernels, TensorLost, TensorMemory, TensorModel, TensorModels, TensorMonitor, TensorOf,
+        TensorOperand, TensorReady, TensorReceiver, TensorSupport, TensorSystems, TensorValue, Truth,
     };
 
     #[cfg(feature = "inspector")]

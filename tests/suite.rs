@@ -25,6 +25,7 @@ mod persistence;
 mod pipeline_cache;
 mod quantisation;
 mod readback;
+mod recording;
 mod report;
 mod residency;
 mod soak;

@@ -11,7 +11,7 @@ mod tensor;
 pub use fault::TensorFault;
 pub use image::ImageError;
 pub use kernel::KernelError;
-pub use op::{OpError, OperandInfo};
+pub use op::{OpError, OpResult, OperandInfo};
 pub use read::ReadError;
 pub use run::{MemoryHolder, RunError};
 pub use tensor::TensorError;

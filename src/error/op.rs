@@ -142,15 +142,10 @@ pub enum OpError {
         /// The kernel.
         op: &'static str,
     },
-    /// Tensor work is switched off in this app.
-    #[error("{op}: tensor compute is disabled: {reason}")]
-    Disabled {
-        /// The op.
-        op: &'static str,
-        /// Why.
-        reason: String,
-    },
 }
+
+/// The result of recording an op.
+pub type OpResult<T> = Result<T, OpError>;
 
 impl From<KernelError> for OpError {
     fn from(error: KernelError) -> Self {

@@ -8,9 +8,6 @@ use super::RunError;
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The tensor's entity was despawned before its values could be announced.
-    #[error("the tensor was despawned before its values arrived")]
-    Despawned,
     /// The work that was to make the values failed.
     #[error("the work behind the values failed: {0}")]
     Failed(RunError),

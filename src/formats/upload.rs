@@ -189,7 +189,7 @@ pub(crate) fn place_weights(
     mut arriving: Query<(Entity, &LoadWeights, &mut Arriving, Option<&ModelBackend>)>,
     settings: Res<UploadSettings>,
     support: Res<TensorSupport>,
-    mut ops: TensorCommands,
+    ops: TensorCommands,
     mut commands: Commands,
 ) {
     if arriving.is_empty() {
@@ -205,7 +205,7 @@ pub(crate) fn place_weights(
             placed = false;
             for (entity, _, arriving, backend) in group.iter_mut() {
                 let home = backend.map_or(support.backend, |backend| support.available(backend.0));
-                match arriving.turn(*entity, home, Room { left, budget }, &mut ops, &mut commands) {
+                match arriving.turn(*entity, home, Room { left, budget }, &ops, &mut commands) {
                     Ok(Turn::Placed(bytes)) => {
                         left = left.saturating_sub(bytes.max(1));
                         placed = true;
@@ -241,7 +241,7 @@ impl Arriving {
         entity: Entity,
         home: Backend,
         Room { left, budget }: Room,
-        ops: &mut TensorCommands,
+        ops: &TensorCommands,
         commands: &mut Commands,
     ) -> Result<Turn, WeightsError> {
         let Some((name, data)) = self.weights.tensors().get(self.next).filter(|_| self.failed.is_none()) else {

@@ -15,8 +15,9 @@ use bevy::render::render_resource::TextureFormat;
 
 pub use pixels::{ImagePixels, PixelsImage, pixels_image};
 
+use crate::error::OpResult;
 use crate::ir::DType;
-use crate::record::{Axis, ResizeSettings, ResizeTo, TensorCommands, TensorOperand, TensorValue};
+use crate::record::{LAST, ResizeSettings, ResizeTo, TensorCommands, TensorOperand, TensorValue};
 use crate::tensor::{Tensor, TensorData};
 
 /// The part of an image that is used.
@@ -123,13 +124,14 @@ pub(crate) fn plugin(app: &mut App) {
 
 /// Images.
 impl TensorCommands<'_, '_> {
-    /// A network's input from pixels `[height, width, 4]` of `u8`: laid on the background, cropped, resized, normalised.
+    /// Converts pixels `[height, width, 4]` of `u8` to the input of a network: blended with the background, cropped, resized
+    /// and normalised.
     #[track_caller]
-    pub fn image_input(
-        &mut self,
-        pixels: impl Into<TensorOperand>,
+    pub fn image_input<'a>(
+        &'a self,
+        pixels: impl Into<TensorOperand<'a>>,
         settings: &ImageSettings,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         const OP: &str = "image_input";
         let mut x = self.reshape_pixels(OP, pixels.into())?;
         let shape = self.shape(x)?;
@@ -144,7 +146,7 @@ impl TensorCommands<'_, '_> {
             ImageCrop::Rect(rect) => rect,
         };
         if rect.is_empty() || rect.max.x > width || rect.max.y > height {
-            let reason = format!("{rect:?} is not a part of {width} by {height} pixels");
+            let reason = format!("{rect:?} is not inside an image of {width} by {height} pixels");
             return Err(OpError::Argument { op: OP, reason });
         }
         x = self.slice(x, 0, rect.min.y as isize, rect.max.y as isize)?;
@@ -171,22 +173,22 @@ impl TensorCommands<'_, '_> {
         }
     }
 
-    /// Pixels `[height, width, 4]` of `u8` from a network's output of three channels, by the same settings backwards: the mean and deviation are undone,
-    /// then the size is changed if one is given. The crop and the background have no meaning here.
+    /// Converts the output of a network with three channels to pixels `[height, width, 4]` of `u8`. This reverses the mean and
+    /// deviation of the settings and resizes if a size is given. The crop and the background are not used.
     #[track_caller]
-    pub fn image_pixels(
-        &mut self,
-        x: impl Into<TensorOperand>,
+    pub fn image_pixels<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
         settings: &ImageSettings,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         const OP: &str = "image_pixels";
-        let mut x = self.copy(x)?;
+        let mut x = self.value(x)?;
         if settings.layout == ImageLayout::Nhwc {
             x = self.permute(x, &[0, 3, 1, 2])?;
         }
         let shape = self.shape(x)?;
         let &[1, 3, _, _] = &shape[..] else {
-            let reason = format!("one picture of three channels is needed, not {shape}");
+            let reason = format!("the operand must be one image of three channels, not {shape}");
             return Err(OpError::Argument { op: OP, reason });
         };
         if let Some(size) = settings.size {
@@ -202,16 +204,16 @@ impl TensorCommands<'_, '_> {
         let x = self.permute(x, &[1, 2, 0])?;
         let shape = self.shape(x)?;
         let opaque = self.constant_like(x, &[255.0], [1, 1, 1])?;
-        let opaque = self.expand(opaque, [shape[0], shape[1], 1])?;
-        let x = self.concat([x, opaque], Axis::LAST)?;
+        let opaque = self.broadcast_to(opaque, [shape[0], shape[1], 1])?;
+        let x = self.concat([x, opaque], LAST)?;
         self.cast(x, DType::U8)
     }
 
     #[track_caller]
-    fn reshape_pixels(&mut self, op: &'static str, pixels: TensorOperand) -> Result<TensorValue, OpError> {
+    fn reshape_pixels<'a>(&'a self, op: &'static str, pixels: TensorOperand<'a>) -> OpResult<TensorValue<'a>> {
         let (shape, dtype) = (self.shape(&pixels)?, self.dtype(&pixels)?);
         if !matches!(shape[..], [_, _, 4]) || shape.elements() == 0 || dtype != DType::U8 {
-            let reason = format!("pixels are u8 of [height, width, 4], not {dtype} of {shape}");
+            let reason = format!("pixels must be u8 [height, width, 4], not {dtype} {shape}");
             return Err(OpError::Argument { op, reason });
         }
         self.slice(pixels, 2, 0, 4)

@@ -92,7 +92,7 @@ pub(crate) fn copy_pixels(
     models: Query<&ModelBackend>,
     support: Res<TensorSupport>,
     mut outbox: ResMut<Outbox>,
-    mut ops: TensorCommands,
+    ops: TensorCommands,
     mut commands: Commands,
     mut complaints: Local<Complaints>,
     mut loading: Local<EntityHashSet>,
@@ -121,7 +121,7 @@ pub(crate) fn copy_pixels(
                 Backend::Gpu => {
                     ImageCopy::of(tensor, &pixels.image, image, CopyWay::IntoTensor).map(|copy| outbox.post(copy))
                 }
-                Backend::Cpu => bring(entity, tensor, &pixels.image, image, &mut ops, &mut commands),
+                Backend::Cpu => bring(entity, tensor, &pixels.image, image, &ops, &mut commands),
             };
             complaints.hear(entity, result, &mut commands);
         }
@@ -135,7 +135,7 @@ fn bring(
     tensor: &Tensor,
     handle: &Handle<Image>,
     image: &Image,
-    ops: &mut TensorCommands,
+    ops: &TensorCommands,
     commands: &mut Commands,
 ) -> Result<(), ImageError> {
     let usage = image.texture_descriptor.usage;
@@ -151,7 +151,7 @@ fn bring(
         return Err(ImageError::of_format(image));
     }
     let arrive =
-        move |ready: On<ReadbackComplete>, tensors: Query<&Tensor>, mut ops: TensorCommands, mut commands: Commands| {
+        move |ready: On<ReadbackComplete>, tensors: Query<&Tensor>, ops: TensorCommands, mut commands: Commands| {
             // It would come again every frame.
             commands.entity(ready.entity).try_despawn();
             let Ok(tensor) = tensors.get(entity) else { return };
@@ -163,7 +163,7 @@ fn bring(
             let data = TensorData::new(&bytes, [height, width, 4]).map_err(ImageError::from);
             // An image that has another size by now comes again.
             let data = data.map(|data| Some(data).filter(|data| data.shape() == tensor.shape()));
-            let result = data.and_then(|data| data.map_or(Ok(()), |data| put(tensor, &data, &mut ops)));
+            let result = data.and_then(|data| data.map_or(Ok(()), |data| put(tensor, &data, &ops)));
             if let Err(error) = result {
                 commands.trigger(TensorFault::Image { entity, error });
             }
@@ -172,7 +172,7 @@ fn bring(
     Ok(())
 }
 
-fn put(tensor: &Tensor, data: &TensorData, ops: &mut TensorCommands) -> Result<(), ImageError> {
+fn put(tensor: &Tensor, data: &TensorData, ops: &TensorCommands) -> Result<(), ImageError> {
     if tensor.layout().overlaps_itself() {
         return Err(ImageError::View);
     }
@@ -191,7 +191,7 @@ pub(crate) fn show_pixels(
     targets: Query<(Entity, Ref<PixelsImage>, &Tensor), Without<Arriving>>,
     support: Res<TensorSupport>,
     mut outbox: ResMut<Outbox>,
-    mut ops: TensorCommands,
+    ops: TensorCommands,
     mut commands: Commands,
     mut complaints: Local<Complaints>,
     mut loading: Local<EntityHashSet>,

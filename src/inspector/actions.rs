@@ -175,10 +175,10 @@ fn memory(world: &mut World, ask: impl FnOnce(&mut TensorMemory) -> Result<(), O
     Ok(())
 }
 
-fn record<T>(world: &mut World, ask: impl FnOnce(&mut TensorCommands) -> Result<T, OpError>) -> Result<T, String> {
+fn record<T>(world: &mut World, ask: impl FnOnce(&TensorCommands) -> Result<T, OpError>) -> Result<T, String> {
     let mut state = SystemState::<TensorCommands>::new(world);
-    let mut ops = state.get_mut(world).map_err(|error| error.to_string())?;
-    let answer = ask(&mut ops).map_err(|error| error.to_string());
+    let ops = state.get_mut(world).map_err(|error| error.to_string())?;
+    let answer = ask(&ops).map_err(|error| error.to_string());
     state.apply(world);
     answer
 }

@@ -190,7 +190,7 @@ pub(super) struct Reads {
 
 /// Reads the selected tensor like anyone else does, at most as often as the panel allows. Values are looked at off the frame.
 pub(super) fn read_values(
-    mut ops: TensorCommands,
+    ops: TensorCommands,
     mut snapshot: ResMut<InspectorSnapshot>,
     mut state: ResMut<InspectorState>,
     inspector: Res<TensorInspector>,
