@@ -9,14 +9,15 @@ use bevy::render::render_asset::RenderAssets;
 use bevy::render::texture::GpuImage;
 
 use crate::cpu::CpuExecutor;
-use crate::gpu::{Frame, GpuExecutor, GpuSettings, ImageJob};
+use crate::error::TensorFault;
+use crate::gpu::{Frame, FrameWork, GpuExecutor, GpuSettings, ImageJob};
 use crate::ir::Backend;
 use crate::mailbox::{ImageCopy, Letter, MemoryRequest, Outbox, SyncDirection};
 use crate::memory::{MemoryNews, MemorySettings, NewsSender};
 use crate::pipelines::TensorPipelines;
-use crate::record::{Batch, FrameRecordings};
-use crate::support::TensorSupport;
-use crate::tensor::{Storage, Tensor};
+use crate::record::{Batch, FrameRecordings, move_storage};
+use crate::support::{ModelBackend, TensorSupport};
+use crate::tensor::{ModelTensors, Storage, Tensor};
 
 /// What has crossed the border and not been taken yet.
 #[derive(Resource, Default)]
@@ -41,8 +42,8 @@ impl Extracted {
         let mut copies = Vec::new();
         for letter in letters {
             match letter {
-                Letter::Work(part) => self.frame.parts.push(part),
-                Letter::Memory(request) => self.frame.requests.push(request),
+                Letter::Work(part) => self.frame.work.push(FrameWork::Part(part)),
+                Letter::Memory(request) => self.frame.work.push(FrameWork::Request(request)),
                 Letter::Image(copy) => copies.push(copy),
                 Letter::Pipelines(request) => self.frame.pipelines.push(request),
             }
@@ -63,17 +64,17 @@ pub(crate) fn hand_over_recordings(
     let mut cpu_parts = Vec::new();
     let letters = outbox.take();
     for recording in frame.0.drain(..) {
-        if !recording.gpu.graph.nodes.is_empty() {
-            outbox.post(recording.gpu);
-        }
-        if !recording.cpu.graph.nodes.is_empty() {
-            cpu_parts.push(recording.cpu);
+        let open = [(Backend::Gpu, recording.gpu), (Backend::Cpu, recording.cpu)];
+        for (backend, part) in recording.sealed.into_iter().chain(open) {
+            match backend {
+                _ if part.graph.nodes.is_empty() => {}
+                Backend::Gpu => outbox.post(part),
+                Backend::Cpu => cpu_parts.push(part),
+            }
         }
         recording.asides.into_iter().for_each(|aside| pipelines.accept(aside));
     }
-    if !cpu_parts.is_empty() {
-        cpu.send(Batch::new(cpu_parts));
-    }
+    Batch::split(cpu_parts).into_iter().for_each(|batch| cpu.send(batch));
     let device = support.is_some_and(|support| support.adapter.is_some());
     for letter in letters {
         match letter {
@@ -88,6 +89,37 @@ pub(crate) fn hand_over_recordings(
         }
     }
     pipelines.take_requests().into_iter().for_each(|request| outbox.post(request));
+}
+
+/// Moves the tensors of models whose [`ModelBackend`] was changed or removed. What the frame recorded still finds them where they
+/// were; what is recorded later waits for their content on the other backend.
+pub(crate) fn move_models(
+    changed: Query<(Entity, Ref<ModelBackend>)>,
+    mut removed: RemovedComponents<ModelBackend>,
+    models: Query<&ModelTensors>,
+    tensors: Query<&Tensor>,
+    support: Option<Res<TensorSupport>>,
+    mut outbox: ResMut<Outbox>,
+    cpu: Res<CpuExecutor>,
+    mut commands: Commands,
+) {
+    let Some(support) = support else { return };
+    let back = removed.read().map(|model| (model, support.backend)).collect::<Vec<_>>();
+    let wished = changed.iter().filter(|(_, wish)| wish.is_changed()).map(|(model, wish)| (model, wish.0));
+    for (model, wish) in wished.chain(back) {
+        if support.available(wish) != wish {
+            commands.trigger(TensorFault::NoDevice { model });
+            continue;
+        }
+        for tensor in models.get(model).into_iter().flat_map(|tensors| tensors.iter()) {
+            let storage = tensors.get(tensor).ok().map(Tensor::storage);
+            match storage.and_then(|storage| move_storage(storage, wish)) {
+                Some((Backend::Gpu, part)) => outbox.post(part),
+                Some((Backend::Cpu, part)) => cpu.send(Batch::new([part])),
+                None => {}
+            }
+        }
+    }
 }
 
 /// Moves the mail to the render world. Extraction goes on when the renderer does not; see [`give_up_gpu`].
@@ -136,8 +168,8 @@ pub(crate) fn run_batches(
 /// CPU, in order. What only the device had is reported.
 fn give_up_gpu(main_world: &mut World, extracted: &mut Extracted, executor: Option<ResMut<GpuExecutor>>) {
     let (mut lost, mut batches) = executor.map_or_else(Default::default, |mut executor| executor.surrender());
-    batches.push(Batch::new(core::mem::take(&mut extracted.frame.parts)));
-    extracted.frame.requests.clear();
+    batches.extend(Batch::split(extracted.frame.take_parts()));
+    batches.iter_mut().for_each(Batch::abandon_crossings);
     extracted.copies.clear();
     let mut move_over = |storage: &Storage| {
         if storage.fall_back() {

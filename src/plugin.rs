@@ -10,7 +10,7 @@ use bevy::shader::Shader;
 
 use crate::cpu::CpuExecutor;
 use crate::error::{FaultReceiver, FaultSender, TensorFault, log_fault, trigger_faults};
-use crate::extract::{Extracted, extract_recordings, hand_over_recordings, run_batches};
+use crate::extract::{Extracted, extract_recordings, hand_over_recordings, move_models, run_batches};
 use crate::figures::TensorDiagnostics;
 use crate::formats::{
     FileChannel, SafetensorsLoader, TensorWeights, UploadSettings, begin_arrivals, deliver_files, place_weights,
@@ -128,7 +128,7 @@ impl Plugin for TensorComputePlugin {
             )
             .init_resource::<UploadSettings>()
             .add_systems(PostUpdate, (begin_arrivals, place_weights).chain())
-            .add_systems(Last, hand_over_recordings.in_set(TensorSystems::Submit))
+            .add_systems(Last, (hand_over_recordings, move_models).chain().in_set(TensorSystems::Submit))
             .add_plugins((crate::reports::paths_plugin, crate::reports::plugin));
     }
 

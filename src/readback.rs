@@ -1,11 +1,13 @@
 //! Values coming back to the main world: requests, receivers and the [`TensorReady`] event. Every request is answered exactly once.
 
+use std::sync::Arc;
+
 use bevy::prelude::*;
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::error::{ReadError, TensorFault};
 use crate::ir::{DType, Shape};
-use crate::tensor::{TensorData, TensorOf};
+use crate::tensor::{Storage, TensorData, TensorOf};
 
 /// A tensor's values have arrived: the answer to [`TensorCommands::notify`](crate::TensorCommands::notify). Triggered on the
 /// tensor's entity, and bubbles to its model.
@@ -45,6 +47,8 @@ impl TensorReceiver {
 enum Reply {
     Receiver(async_channel::Sender<Result<TensorData, ReadError>>),
     Event(Entity, Sender<Notification>),
+    /// The content of a storage on the other backend.
+    Storage(Arc<Storage>),
 }
 
 /// A readback waiting for its values. Dropping it unanswered answers it with an error, so none is ever silent.
@@ -71,6 +75,19 @@ impl ReadRequest {
         Self { dtype, shape, reply: Some(Reply::Event(tensor, channel.sender.clone())) }
     }
 
+    /// The values become the content of a storage on the other backend.
+    pub(crate) fn crossing(storage: Arc<Storage>, shape: Shape) -> Self {
+        Self { dtype: storage.dtype(), shape, reply: Some(Reply::Storage(storage)) }
+    }
+
+    /// The storage that the values become the content of.
+    pub(crate) fn destination(&self) -> Option<&Arc<Storage>> {
+        match &self.reply {
+            Some(Reply::Storage(storage)) => Some(storage),
+            Some(Reply::Receiver(_) | Reply::Event(..)) | None => None,
+        }
+    }
+
     /// Whether nobody waits any more, so that the copy can be spared.
     pub(crate) fn is_cancelled(&self) -> bool {
         matches!(&self.reply, Some(Reply::Receiver(sender)) if sender.receiver_count() == 0)
@@ -86,6 +103,11 @@ impl ReadRequest {
         self.send(Err(error));
     }
 
+    /// Says that there will be no answer, for whatever reason.
+    pub(crate) fn abandon(&mut self) {
+        self.send(Err(ReadError::Disabled));
+    }
+
     /// Takes the question back: a receiver learns that there is no answer, and no event comes of it.
     pub(crate) fn withdraw(&mut self) {
         self.reply = None;
@@ -96,6 +118,7 @@ impl ReadRequest {
         match self.reply.take() {
             Some(Reply::Receiver(sender)) => drop(sender.try_send(result)),
             Some(Reply::Event(tensor, sender)) => drop(sender.send(Notification { tensor, result })),
+            Some(Reply::Storage(storage)) => storage.land(result.ok().map(|data| data.words().clone())),
             None => {}
         }
     }

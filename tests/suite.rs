@@ -5,6 +5,7 @@ mod common;
 mod architecture;
 mod big_tensors;
 mod budget;
+mod crossing;
 mod custom_kernels;
 mod debug_mode;
 mod device_loss;

@@ -1,6 +1,7 @@
 //! Runs batches on threads of their own, in order, away from the frame.
 
 use crate::record::{Batch, generate};
+use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
@@ -18,6 +19,9 @@ use crate::tensor::{Initial, Storage};
 
 /// A launch on the CPU binds nothing, so only the length of a program bounds fusion.
 const LIMITS: PlanLimits = PlanLimits { buffers: 64, alignment: 16, binding: usize::MAX, fuse: true };
+
+/// How long the worker waits for content of the GPU before it looks whether the app has ended.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The main world's end of the CPU backend.
 #[derive(Resource)]
@@ -60,7 +64,15 @@ impl CpuExecutor {
         let work = move || {
             while let Ok(task) = receiver.recv_blocking() {
                 match task {
-                    Task::Run(batch) => worker.run(batch),
+                    Task::Run(batch) => {
+                        // Content that the GPU sends: this thread waits, no frame does. Without the app nothing will come.
+                        while !batch.has_content() && !receiver.is_closed() {
+                            Storage::wait_for_landing(PATIENCE);
+                        }
+                        if batch.has_content() {
+                            worker.run(batch);
+                        }
+                    }
                     Task::TakeIn(storage) => worker.make_resident(&storage),
                 }
             }
@@ -183,8 +195,18 @@ impl Worker {
             }
             let words = read_words(plan, &read.from, &batch.slots, &self.scratch);
             if let Some(request) = request.take() {
+                self.let_go(&request, batch);
                 request.answer(&words);
             }
+        }
+    }
+
+    /// Frees the words of a storage that moves to the GPU. They have been copied.
+    fn let_go(&self, request: &ReadRequest, batch: &Batch) {
+        if let Some(storage) = request.destination()
+            && batch.slots.iter().any(|slot| Arc::ptr_eq(slot, storage))
+        {
+            words_of(storage).write().unwrap_or_else(PoisonError::into_inner).begin(Vec::new());
         }
     }
 

@@ -18,6 +18,11 @@ pub enum TensorFault {
         /// The tensor that came second.
         tensor: Entity,
     },
+    /// A model was to move to the GPU by [`ModelBackend`](crate::ModelBackend), but the app has no device. It stays on the CPU.
+    NoDevice {
+        /// The model.
+        model: Entity,
+    },
     /// A batch of recorded work, or a part of it, failed.
     Run(RunError),
     /// A shader asset does not make the kernel it is for. If an earlier version did, that one stays.
@@ -42,6 +47,7 @@ impl core::fmt::Display for TensorFault {
             Self::DuplicateName { model, name, tensor } => {
                 write!(f, "tensor {tensor} has the name \"{name}\", which model {model} has already")
             }
+            Self::NoDevice { model } => write!(f, "model {model} cannot move to the GPU: the app has no device"),
             Self::Run(error) => error.fmt(f),
             Self::Kernel(error) => error.fmt(f),
             Self::Image { entity, error } => write!(f, "{entity}: {error}"),

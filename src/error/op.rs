@@ -35,6 +35,12 @@ fn list_types(operands: &[OperandInfo]) -> String {
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum OpError {
+    /// The value was to move to the GPU, but the app has no device.
+    #[error("{op}: there is no GPU to move to; the app has no renderer, or its device is gone")]
+    NoDevice {
+        /// The op.
+        op: &'static str,
+    },
     /// The entity has no [`Tensor`](crate::Tensor): it was never spawned, is not spawned yet, or was despawned.
     #[error("{op}: entity {entity} has no tensor")]
     MissingTensor {

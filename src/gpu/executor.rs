@@ -99,8 +99,8 @@ pub(crate) struct GpuSettings {
 /// What one frame brings to the device.
 #[derive(Default)]
 pub(crate) struct Frame {
-    pub parts: Vec<Part>,
-    pub requests: Vec<MemoryRequest>,
+    /// Recorded work and requests about memory, in order.
+    pub work: Vec<FrameWork>,
     pub images: Vec<ImageJob>,
     pub pipelines: Vec<PipelineRequest>,
     pub settings: MemorySettings,
@@ -108,7 +108,23 @@ pub(crate) struct Frame {
     pub now: Duration,
 }
 
+/// A piece of a frame's work.
+pub(crate) enum FrameWork {
+    Part(Part),
+    Request(MemoryRequest),
+}
+
 impl Frame {
+    /// The recorded work alone. Requests about the device's memory are dropped.
+    pub(crate) fn take_parts(&mut self) -> Vec<Part> {
+        let work = core::mem::take(&mut self.work).into_iter();
+        work.filter_map(|work| match work {
+            FrameWork::Part(part) => Some(part),
+            FrameWork::Request(_) => None,
+        })
+        .collect()
+    }
+
     /// All of it, leaving what is not work.
     pub(crate) fn take(&mut self) -> Self {
         let (settings, now) = (self.settings, self.now);
@@ -250,9 +266,18 @@ impl GpuExecutor {
             frame.images.into_iter().partition(|job| job.copy.way == CopyWay::IntoTensor);
         let copies = |jobs: Vec<ImageJob>| (!jobs.is_empty()).then_some(Work::Images(jobs));
         self.waiting.extend(copies(into_tensors));
-        self.accept(frame.parts);
+        let mut parts = Vec::new();
+        for work in frame.work {
+            match work {
+                FrameWork::Part(part) => parts.push(part),
+                FrameWork::Request(request) => {
+                    self.accept(core::mem::take(&mut parts));
+                    self.waiting.push_back(Work::Request(request));
+                }
+            }
+        }
+        self.accept(parts);
         self.waiting.extend(copies(into_images));
-        self.waiting.extend(frame.requests.into_iter().map(Work::Request));
         while let Some(work) = self.waiting.pop_front() {
             match self.proceed(work) {
                 Outcome::Done => {}
@@ -296,7 +321,7 @@ impl GpuExecutor {
             _ => true,
         };
         let batches = match together {
-            true => vec![Batch::new(parts)],
+            true => Batch::split(parts),
             false => parts.into_iter().map(|part| Batch::new([part])).collect(),
         };
         self.waiting.extend(batches.into_iter().filter(|batch| !batch.is_empty()).map(Work::Batch));
@@ -317,6 +342,8 @@ impl GpuExecutor {
                 Ok(None) => Outcome::Wait(Work::Fill(storage, batch)),
                 Err(error) => self.fail_fill(&storage, error),
             },
+            // Content is on its way from the CPU.
+            Work::Batch(batch) if !batch.has_content() => Outcome::Wait(Work::Batch(batch)),
             Work::Batch(batch) => match self.prepare(&batch, &batch.slots).and_then(|id| match id {
                 Some(id) => Ok(Some((id, self.bring_in(&batch.slots, id)?))),
                 None => Ok(None),

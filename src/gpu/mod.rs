@@ -16,7 +16,7 @@ use bevy::prelude::*;
 use bevy::render::renderer::{RenderAdapterInfo, RenderDevice, RenderQueue};
 
 pub(crate) use buffers::Gpu;
-pub(crate) use executor::{Frame, GpuExecutor, GpuSettings, ImageJob, Outlets};
+pub(crate) use executor::{Frame, FrameWork, GpuExecutor, GpuSettings, ImageJob, Outlets};
 
 use crate::error::FaultSender;
 use crate::figures::{Count, TensorDiagnostics};

@@ -18,6 +18,8 @@ pub(crate) struct Batch {
     pub scalars: Vec<u32>,
     pub host: Vec<Arc<[u32]>>,
     pub requests: Vec<ReadRequest>,
+    /// Storages whose content arrives from the other backend, and the number of moves that have to be done.
+    awaited: Vec<(Arc<Storage>, u64)>,
 }
 
 impl Batch {
@@ -25,6 +27,8 @@ impl Batch {
         let mut batch = Batch::default();
         let mut number: HashMap<u64, u32> = HashMap::default();
         for part in parts {
+            let awaited = part.slots.iter().zip(&part.moves).filter(|(storage, moves)| !storage.has_moved(**moves));
+            batch.awaited.extend(awaited.map(|(storage, moves)| (storage.clone(), *moves)));
             let slots = part
                 .slots
                 .into_iter()
@@ -48,6 +52,28 @@ impl Batch {
             batch.requests.extend(part.requests);
         }
         batch
+    }
+
+    /// As few batches as there can be: one, unless work has to wait for content that earlier work sends to the other backend.
+    pub(crate) fn split(parts: impl IntoIterator<Item = Part>) -> Vec<Self> {
+        let mut groups: Vec<Vec<Part>> = Vec::new();
+        for part in parts {
+            match groups.last_mut() {
+                Some(group) if !part.awaits_content() => group.push(part),
+                _ => groups.push(vec![part]),
+            }
+        }
+        groups.into_iter().map(Self::new).filter(|batch| !batch.is_empty()).collect()
+    }
+
+    /// Gives up sending content to the other backend, because the device is gone.
+    pub(crate) fn abandon_crossings(&mut self) {
+        self.requests.iter_mut().filter(|request| request.destination().is_some()).for_each(ReadRequest::abandon);
+    }
+
+    /// Whether all content that comes from the other backend is there.
+    pub(crate) fn has_content(&self) -> bool {
+        self.awaited.iter().all(|(storage, moves)| storage.has_moved(*moves))
     }
 
     /// The model that each storage belongs to.

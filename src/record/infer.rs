@@ -66,7 +66,7 @@ impl TensorCommands<'_, '_> {
                 if value.recording != recording.id {
                     return Err(OpError::ForeignValue { op });
                 }
-                let node = recording.part_ref(value.backend).graph.node(value.node);
+                let node = recording.part_of(value.backend, value.segment).graph.node(value.node);
                 (Cow::Borrowed(&node.shape), node.dtype, value.backend)
             }
             TensorOperand::Number(_) => (Cow::Owned(Shape::default()), operand::NUMBER, self.support.backend),
@@ -138,7 +138,7 @@ impl TensorCommands<'_, '_> {
                 self.entity_name(*entity)
             }
             TensorOperand::Value(value) => {
-                format!("the value of {}", recording.part_ref(value.backend).graph.node(value.node).name)
+                format!("the value of {}", recording.part_of(value.backend, value.segment).graph.node(value.node).name)
             }
             TensorOperand::Number(number) => format!("the number {number}"),
             TensorOperand::Expression(_) => format!("the value of {op}"),

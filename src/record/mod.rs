@@ -8,6 +8,7 @@ mod aside;
 mod attention;
 mod batch;
 mod conv;
+mod crossing;
 mod custom;
 mod effects;
 mod elementwise;
@@ -51,6 +52,7 @@ pub use shape::DepthOrder;
 
 pub(crate) use aside::{Aside, Purpose};
 pub(crate) use batch::Batch;
+pub(crate) use crossing::move_storage;
 pub(crate) use generator::generate;
 pub(crate) use operand::Arg;
 use operand::AxisSet;
@@ -156,7 +158,7 @@ impl<'w, 's> TensorCommands<'w, 's> {
 
     /// Records work for the GPU that will not run as part of the frame. Readbacks in it are never answered.
     pub(crate) fn aside(&self, record: impl FnOnce(&Self) -> OpResult<()>) -> OpResult<Part> {
-        let kept = self.recording.0.take();
+        let kept = self.recording.0.replace(Recording { is_aside: true, ..Recording::default() });
         let result = record(self);
         let mut aside = self.recording.0.replace(kept);
         self.recording.0.borrow_mut().asides.append(&mut aside.asides);
@@ -214,7 +216,8 @@ impl<'a> Recorder<'a> {
                     return Err(OpError::ForeignValue { op });
                 }
                 self.begin(value.backend, op);
-                Ok(Arg { node: value.node, backend: value.backend, entity: value.entity, number: None })
+                let node = self.current(value);
+                Ok(Arg { node, backend: value.backend, entity: value.entity, number: None })
             }
             TensorOperand::Number(number) => {
                 let backend = self.ops.support.backend;
@@ -257,7 +260,8 @@ impl<'a> Recorder<'a> {
 
     /// The value an op returns.
     fn value(&self, backend: Backend, node: NodeId) -> TensorValue<'a> {
-        TensorValue { recording: self.recording.id, backend, node, entity: None, commands: PhantomData }
+        let (recording, segment) = (self.recording.id, self.recording.segment(backend));
+        TensorValue { recording, backend, segment, node, entity: None, commands: PhantomData }
     }
 
     /// Checks that all operands live on one backend and returns it. Numbers move to the backend of the others.

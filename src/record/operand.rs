@@ -34,6 +34,8 @@ use crate::ir::{Backend, BinaryOp, DType, NodeId};
 pub struct TensorValue<'a> {
     pub(super) recording: u64,
     pub(super) backend: Backend,
+    /// Which part of the backend's recording it is in.
+    pub(super) segment: u32,
     pub(super) node: NodeId,
     /// The tensor that this is the value of, for error messages.
     pub(super) entity: Option<Entity>,

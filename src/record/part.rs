@@ -19,6 +19,12 @@ pub(crate) struct Recording {
     pub id: u64,
     pub gpu: Part,
     pub cpu: Part,
+    /// Parts that a crossing to the other backend has closed, in order. They run before the two above.
+    pub sealed: Vec<(Backend, Part)>,
+    /// Values of sealed parts that later parts use.
+    pub carried: HashMap<(Backend, u32, NodeId), Arc<Storage>>,
+    /// Whether this is prepared, not run, so that no content arrives.
+    pub is_aside: bool,
     /// Work that is prepared, not run.
     pub asides: Vec<Aside>,
 }
@@ -30,6 +36,9 @@ impl Default for Recording {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             gpu: Part::default(),
             cpu: Part::default(),
+            sealed: Vec::new(),
+            carried: HashMap::default(),
+            is_aside: false,
             asides: Vec::new(),
         }
     }
@@ -50,8 +59,22 @@ impl Recording {
         }
     }
 
+    /// How many parts of a backend are sealed: values with this number are in the backend's open part.
+    pub(crate) fn segment(&self, backend: Backend) -> u32 {
+        self.sealed.iter().filter(|(of, _)| *of == backend).count() as u32
+    }
+
+    /// The part that values with a segment number are in.
+    pub(crate) fn part_of(&self, backend: Backend, segment: u32) -> &Part {
+        let mut sealed = self.sealed.iter().filter(|(of, _)| *of == backend);
+        sealed.nth(segment as usize).map_or_else(|| self.part_ref(backend), |(_, part)| part)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.gpu.graph.nodes.is_empty() && self.cpu.graph.nodes.is_empty() && self.asides.is_empty()
+        self.sealed.is_empty()
+            && self.gpu.graph.nodes.is_empty()
+            && self.cpu.graph.nodes.is_empty()
+            && self.asides.is_empty()
     }
 }
 
@@ -61,6 +84,8 @@ pub(crate) struct Part {
     pub graph: Graph,
     /// The storages that loads and stores refer to by index.
     pub slots: Vec<Arc<Storage>>,
+    /// The moves of each storage that come before this work.
+    pub moves: Vec<u64>,
     /// The data that [`Op::Host`] refers to by index.
     pub host: Vec<Arc<[u32]>>,
     /// The requests that [`Op::Read`] refers to by index.
@@ -77,6 +102,7 @@ impl Default for Part {
         Self {
             graph: Graph::default(),
             slots: Vec::new(),
+            moves: Vec::new(),
             host: Vec::new(),
             requests: Vec::new(),
             slot_of: HashMap::default(),
@@ -87,6 +113,11 @@ impl Default for Part {
 }
 
 impl Part {
+    /// Whether some content that this work needs has not arrived from the other backend yet.
+    pub(crate) fn awaits_content(&self) -> bool {
+        self.slots.iter().zip(&self.moves).any(|(storage, moves)| !storage.has_moved(*moves))
+    }
+
     pub(crate) fn push(&mut self, op: Op, inputs: &[NodeId], shape: Shape, dtype: DType, scalars: &[u32]) -> NodeId {
         debug_assert_eq!(op.scalars(), scalars.len(), "{op:?}");
         let id = NodeId(self.graph.nodes.len() as u32);
@@ -116,6 +147,7 @@ impl Part {
     pub(crate) fn slot(&mut self, storage: &Arc<Storage>) -> u32 {
         *self.slot_of.entry(storage.id()).or_insert_with(|| {
             self.slots.push(storage.clone());
+            self.moves.push(storage.moves());
             self.slots.len() as u32 - 1
         })
     }

@@ -3,7 +3,7 @@
 use core::any::Any;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bevy::ecs::entity::Entity;
 
@@ -69,8 +69,6 @@ pub(crate) struct Storage {
     content: Mutex<Content>,
     /// What the CPU backend holds, once it was asked to.
     host: OnceLock<BackendSlot>,
-    /// Where the words are counted, once there are any.
-    counted: OnceLock<Arc<Counters>>,
     /// Tensors that keep it on the device.
     pins: AtomicU32,
     /// The model of a tensor on it that an op last named, as bits; 0 if none has one.
@@ -93,6 +91,11 @@ struct Content {
     version: u64,
     /// Whether a device took the content with it.
     lost: bool,
+    /// Where the words of the CPU backend are counted, while there are any.
+    counted: Option<Arc<Counters>>,
+    /// Moves to another backend that were asked for, and those that are done.
+    moves: u64,
+    moves_done: u64,
 }
 
 impl Content {
@@ -129,7 +132,16 @@ impl Drop for HostCopy {
 impl Storage {
     pub(crate) fn new(dtype: DType, elements: usize, initial: Initial) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let content = Content { device: None, source: Some(initial), copy: None, version: 0, lost: false };
+        let content = Content {
+            device: None,
+            source: Some(initial),
+            copy: None,
+            version: 0,
+            lost: false,
+            counted: None,
+            moves: 0,
+            moves_done: 0,
+        };
         Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             dtype,
@@ -138,7 +150,6 @@ impl Storage {
             label: OnceLock::new(),
             content: Mutex::new(content),
             host: OnceLock::new(),
-            counted: OnceLock::new(),
             pins: AtomicU32::new(0),
             model: AtomicU64::new(0),
             used: AtomicU64::new(0),
@@ -247,11 +258,65 @@ impl Storage {
         content.source.take()
     }
 
-    /// Counts the words on the host until the storage is gone.
+    /// Counts the words on the host until they or the storage are gone.
     pub(crate) fn count_host(&self, counters: &Arc<Counters>) {
-        if self.counted.set(counters.clone()).is_ok() {
+        let mut content = self.content();
+        if content.counted.is_none() {
+            content.counted = Some(counters.clone());
             counters.host_bytes.add(self.bytes() as u64);
         }
+    }
+
+    /// A storage for content that will arrive from the other backend. It has none until then.
+    pub(crate) fn expecting(dtype: DType, elements: usize, home: Backend) -> Arc<Self> {
+        let storage = Self::new(dtype, elements, Initial::Zeros);
+        storage.home.store(code(home), Ordering::Relaxed);
+        let mut content = storage.content();
+        (content.source, content.moves) = (None, 1);
+        drop(content);
+        storage
+    }
+
+    /// Work that is recorded from now on finds the storage on another backend. Its content follows: see [`Storage::land`].
+    pub(crate) fn begin_move(&self, to: Backend) {
+        self.home.store(code(to), Ordering::Relaxed);
+        self.content().moves += 1;
+    }
+
+    /// The number of moves that work recorded now has to wait for.
+    pub(crate) fn moves(&self) -> u64 {
+        self.content().moves
+    }
+
+    /// Whether so many moves are done.
+    pub(crate) fn has_moved(&self, moves: u64) -> bool {
+        moves == 0 || self.content().moves_done >= moves
+    }
+
+    /// The content has arrived from another backend, which lets go of it. Without words it did not: then it is what the host
+    /// still has, or lost.
+    pub(crate) fn land(&self, words: Option<Arc<[u32]>>) {
+        let mut content = self.content();
+        content.device = None;
+        if let Some(counters) = content.counted.take() {
+            counters.host_bytes.sub(self.bytes() as u64);
+        }
+        content.copy = None;
+        content.source = words.map(Initial::Data).or(content.source.take());
+        content.lost = content.source.is_none();
+        content.version += 1;
+        content.moves_done += 1;
+        drop(content);
+        let (lock, landed) = &LANDED;
+        let _guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        landed.notify_all();
+    }
+
+    /// Waits a moment for any storage to [land](Storage::land). For threads that are not a frame's.
+    pub(crate) fn wait_for_landing(patience: Duration) {
+        let (lock, landed) = &LANDED;
+        let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(landed.wait_timeout(guard, patience));
     }
 
     /// What the CPU backend holds, made by the first who asks.
@@ -353,11 +418,16 @@ impl Storage {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        if let Some(counters) = self.counted.get() {
-            counters.host_bytes.sub(self.bytes() as u64);
+        let bytes = self.bytes() as u64;
+        let content = self.content.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counters) = content.counted.take() {
+            counters.host_bytes.sub(bytes);
         }
     }
 }
+
+/// Wakes threads that wait for content of another backend.
+static LANDED: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
 /// What [`Storage::home`] is before it is decided.
 const UNDECIDED: u8 = 0;
