@@ -551,12 +551,12 @@ fn calls_that_do_not_fit_are_errors_of_the_call() {
     rig.with_ops(|ops| {
         let text = |result: OpResult<TensorValue>| result.unwrap_err().to_string();
         let both = |result: Result<[TensorValue; 2], OpError>| result.unwrap_err().to_string();
-        assert_eq!(text(ops.custom(&one, [x, x], &())), "double: it takes 1 inputs (x), not 2");
+        assert_eq!(text(ops.custom(&one, [x, x], &())), "double: the kernel takes 1 inputs (x), not 2");
         assert_eq!(text(ops.custom(&one, [half], &())), "double: \"half\" is f16; input `x` is of f32; cast first");
         assert!(text(ops.custom(&one, [gone], &())).contains("has no tensor"));
-        assert!(text(ops.custom(&one, [x], &1u32)).contains("it has no params"));
+        assert!(text(ops.custom(&one, [x], &1u32)).contains("the kernel has no params"));
         assert!(text(ops.custom(&two, [x, x], &both_params(3))).contains("the kernel has 2 outputs, not 1"));
-        assert!(both(ops.custom_outputs(&two, [x, x], &())).contains("its params are"));
+        assert!(both(ops.custom_outputs(&two, [x, x], &())).contains("the params of the kernel are"));
         assert!(both(ops.custom_outputs(&two, [x, long], &both_params(3))).contains("a and b differ"));
         let cast = ops.cast(half, DType::F32).unwrap();
         ops.custom(&one, [cast], &()).unwrap();

@@ -289,7 +289,7 @@ fn what_is_no_picture_is_an_error_of_the_call() {
     let mut rig = Rig::new(Backend::Cpu);
     let floats = rig.spawn(Tensor::zeros([4, 4, 4], DType::F32).unwrap());
     let error = rig.compute(move |ops| ops.image_input(floats, &ImageSettings::default())).unwrap_err();
-    assert!(error.to_string().contains("pixels are u8 of [height, width, 4], not f32 of [4, 4, 4]"), "{error}");
+    assert!(error.to_string().contains("pixels must be u8 [height, width, 4], not f32 [4, 4, 4]"), "{error}");
     let pixels = rig.spawn(Tensor::zeros([4, 4, 4], DType::U8).unwrap());
     let settings = ImageSettings { crop: ImageCrop::Rect(URect::new(2, 2, 9, 9)), ..default() };
     let error = rig.compute(move |ops| ops.image_input(pixels, &settings)).unwrap_err();

@@ -9,7 +9,7 @@ use crate::ir::{Backend, DType, Shape};
 /// An operand as an error names it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperandInfo {
-    /// The tensor's name, its entity where it has none, or `value` for an unnamed intermediate.
+    /// The tensor's name, or its entity if it has none. For a value, the op that made it.
     pub name: String,
     /// Sizes of its axes.
     pub shape: Shape,
@@ -24,14 +24,22 @@ impl core::fmt::Display for OperandInfo {
 }
 
 fn list_shapes(operands: &[OperandInfo]) -> String {
-    operands.iter().map(OperandInfo::to_string).collect::<Vec<_>>().join(" but ")
+    list(operands.iter().map(OperandInfo::to_string).collect())
 }
 
 fn list_types(operands: &[OperandInfo]) -> String {
-    operands.iter().map(|o| format!("{} is {}", o.name, o.dtype)).collect::<Vec<_>>().join(" but ")
+    list(operands.iter().map(|o| format!("{} is {}", o.name, o.dtype)).collect())
 }
 
-/// Recording an op. Nothing reached a device.
+/// `a is … but b is …` for two operands, `a is …, b is … and c is …` for more.
+fn list(facts: Vec<String>) -> String {
+    match &facts[..] {
+        [first @ .., last] if first.len() > 1 => format!("{} and {last}", first.join(", ")),
+        facts => facts.join(" but "),
+    }
+}
+
+/// An error of recording an op. Nothing was recorded for the op and nothing reached a device.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum OpError {
@@ -49,7 +57,7 @@ pub enum OpError {
         /// The entity given.
         entity: Entity,
     },
-    /// The tensor shares its name with another tensor of its model, so neither can be meant by it.
+    /// The tensor has the same name as another tensor of its model, so the name is ambiguous.
     #[error("{op}: model {model} has two tensors named \"{name}\"")]
     DuplicateName {
         /// The op.
@@ -59,26 +67,24 @@ pub enum OpError {
         /// The name.
         name: String,
     },
-    /// A value that another recording made: another system's, or an earlier frame's.
-    #[error(
-        "{op}: a value of another recording was given; values live for one run of one system, store them to keep them"
-    )]
+    /// A value of another recording: another `TensorCommands` of the same system, or the closure of a warm-up.
+    #[error("{op}: the value belongs to another recording; store it in a tensor to share it")]
     ForeignValue {
         /// The op.
         op: &'static str,
     },
-    /// Operands that live on different backends.
+    /// Operands on different backends.
     #[error("{op}: {first} lives on the {first_backend} but {second} on the {second_backend}")]
     MixedBackends {
         /// The op.
         op: &'static str,
         /// An operand.
         first: String,
-        /// Where it lives.
+        /// Its backend.
         first_backend: Backend,
         /// Another operand.
         second: String,
-        /// Where that lives.
+        /// Its backend.
         second_backend: Backend,
     },
     /// Shapes that do not fit the op or each other.
@@ -86,7 +92,7 @@ pub enum OpError {
     Shape {
         /// The op.
         op: &'static str,
-        /// The operands concerned.
+        /// The operands that do not fit.
         operands: Vec<OperandInfo>,
         /// What does not fit.
         reason: String,
@@ -96,12 +102,12 @@ pub enum OpError {
     Type {
         /// The op.
         op: &'static str,
-        /// The operands concerned.
+        /// The operands that do not fit.
         operands: Vec<OperandInfo>,
         /// What does not fit.
         reason: String,
     },
-    /// An axis that the operand does not have, or one named twice.
+    /// An axis that does not exist or is named twice.
     #[error("{op}: {operand}; axis {axis} {reason}")]
     Axis {
         /// The op.
@@ -113,7 +119,7 @@ pub enum OpError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// An argument (a size, a range, a number of groups) that the op cannot take.
+    /// An invalid argument, such as a size, a range or a number of groups.
     #[error("{op}: {reason}")]
     Argument {
         /// The op.
@@ -131,7 +137,7 @@ pub enum OpError {
         /// What does not fit.
         reason: String,
     },
-    /// The tensor cannot be written through this view: two of its indices are one element.
+    /// The tensor is a broadcast view, in which several indices are the same element. It cannot be written.
     #[error("{op}: {operand}; a broadcast view cannot be written")]
     ReadOnlyView {
         /// The op.
@@ -139,10 +145,10 @@ pub enum OpError {
         /// The view.
         operand: Box<OperandInfo>,
     },
-    /// A custom kernel that cannot run: its shader is not there yet, or the device allows less than it needs.
+    /// A custom kernel that cannot run: its shader is not loaded, or it exceeds the limits of the device.
     #[error("{0}")]
     Kernel(Box<KernelError>),
-    /// A custom kernel without a CPU function was to run on the CPU.
+    /// A custom kernel without a CPU function cannot run on the CPU.
     #[error("{op}: the kernel has no CPU function, and its tensors live on the CPU")]
     NoCpuFunction {
         /// The kernel.

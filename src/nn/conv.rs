@@ -66,8 +66,8 @@ impl BatchNorm {
 
 /// The block of MobileNets and EfficientNets.
 ///
-/// It expands the channels, convolves each of them (depthwise), and projects to fewer channels. ReLU6 follows each of the
-/// first two convolutions. With `residual`, the input is added to the output.
+/// It expands the channels, convolves each of them (depthwise), and projects to fewer channels. ReLU6 follows each of
+/// the first two convolutions. With `residual`, the input is added to the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvertedResidual {
     /// Expands the channels, if the block does.

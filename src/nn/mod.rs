@@ -1,5 +1,5 @@
-//! Layers composed of ops. A layer holds the tensors that are its weights and records what it computes. Other ops can be
-//! recorded between layers.
+//! Layers composed of ops. A layer holds the tensors that are its weights and records what it computes. Other ops can
+//! be recorded between layers.
 //!
 //! A layer finds its weights in a model by the names they have in files:
 //!

@@ -1,30 +1,30 @@
-//! Work that is recorded to be prepared, not to run: warm-ups and tuning.
+//! Work that is recorded but not run: warm-ups and tuning.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
 use super::Part;
 
-/// Names a warm-up.
+/// The id of a warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WarmUpId(u64);
 
 impl WarmUpId {
-    /// One that no other warm-up has.
+    /// A new id.
     pub(crate) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// How the tuner goes about it.
+/// Settings of [`tune`](super::TensorCommands::tune).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TuneSettings {
-    /// Time of the device that measuring may take in a frame. A kernel that takes longer by itself keeps its default.
+    /// Device time that measurements may take in one frame. A kernel that takes longer keeps its default form.
     pub budget: Duration,
-    /// How often each form is measured; the forms take turns.
+    /// How often each form is measured. The forms take turns.
     pub rounds: usize,
-    /// Measure also what has been measured before.
+    /// Measures kernels again that were measured before.
     pub again: bool,
 }
 
@@ -35,23 +35,23 @@ impl Default for TuneSettings {
 }
 
 impl TuneSettings {
-    /// As fast as the device allows, for a loading screen: frames may be late.
+    /// Measures without a limit per frame, for a loading screen. Frames may take long.
     pub fn at_once() -> Self {
         Self { budget: Duration::MAX, ..Self::default() }
     }
 }
 
-/// A recording that is prepared instead of run.
+/// A recording that is not run.
 #[derive(Debug)]
 pub(crate) struct Aside {
     pub part: Part,
     pub purpose: Purpose,
 }
 
-/// What a recording is prepared for.
+/// The purpose of a recording that is not run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Purpose {
-    /// Its pipelines are compiled, and each is run once.
+    /// Its pipelines are compiled, and each runs once on scratch memory.
     WarmUp { id: WarmUpId, label: String, priority: i32 },
     /// The forms of its kernels are measured.
     Tune(TuneSettings),

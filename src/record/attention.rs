@@ -1,4 +1,5 @@
-//! Attention and rotary position embeddings. A key/value cache is a tensor that [`append`](TensorCommands::append) writes.
+//! Attention and rotary position embeddings. A key/value cache is a tensor that [`append`](TensorCommands::append)
+//! writes.
 
 use super::{Arg, Recorder, TensorCommands, TensorOperand, TensorValue};
 use crate::error::{OpError, OpResult};
@@ -168,8 +169,8 @@ impl TensorCommands<'_, '_> {
         Ok(rec.value(x.backend, node))
     }
 
-    /// Rotates rows of `x […, s, d]` by given angles. `cos` and `sin` broadcast to `[…, s, r / 2]`. Elements from `r` on
-    /// stay as they are.
+    /// Rotates rows of `x […, s, d]` by given angles. `cos` and `sin` broadcast to `[…, s, r / 2]`. Elements from `r`
+    /// on stay as they are.
     #[track_caller]
     pub fn rope_with<'a>(
         &'a self,
@@ -219,8 +220,8 @@ impl<'a> Recorder<'a> {
         self.broadcast_arg(op, mask, scores)
     }
 
-    /// Rotates the first pairs of each row, as many as there are angles. All of it fuses into one kernel: each element is
-    /// `x · cos ± partner · sin`, and the partner is a flipped view.
+    /// Rotates the first pairs of each row, as many as there are angles. All of it fuses into one kernel: each element
+    /// is `x · cos ± partner · sin`, and the partner is a flipped view.
     fn rotate(&mut self, x: Arg, cos: NodeId, sin: NodeId, layout: RopeLayout) -> NodeId {
         let (shape, dtype) = (self.shape_of_arg(x), self.dtype_of_arg(x));
         let part = self.part(x);

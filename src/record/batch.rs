@@ -10,7 +10,7 @@ use crate::ir::{PartStructure, Structure};
 use crate::readback::ReadRequest;
 use crate::tensor::Storage;
 
-/// The recordings that run together, in order, with what they refer to gathered up.
+/// Recordings that run together, in order, with everything they refer to.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub structure: Structure,

@@ -87,8 +87,8 @@ impl SpatialAxis {
         (self.size.max(1) - 1).saturating_mul(self.dilation).saturating_add(1)
     }
 
-    /// Padding before and after, and the output size, of a sliding window. `None` if no window fits. With `ceil`, the last
-    /// window may extend beyond the input, but not start in the padding after it.
+    /// Padding before and after, and the output size, of a sliding window. `None` if no window fits. With `ceil`, the
+    /// last window may extend beyond the input, but not start in the padding after it.
     pub(super) fn slide<const N: usize>(
         self,
         axis: usize,
@@ -157,8 +157,8 @@ pub(super) const UNIT: Window =
 
 macro_rules! convolutions {
     ($($(#[$doc:meta])* $name:ident $transposed:ident $n:literal;)*) => {
-        /// Convolutions of `x [n, c, …]` with `weight [out, c / groups, …]` and an optional bias `[out]`. Transposed ones
-        /// take `weight [c, out / groups, …]`.
+        /// Convolutions of `x [n, c, …]` with `weight [out, c / groups, …]` and an optional bias `[out]`. Transposed
+        /// ones take `weight [c, out / groups, …]`.
         impl TensorCommands<'_, '_> {
             $(convolutions!(@one $(#[$doc])* $name $transposed $n);)*
         }

@@ -11,8 +11,8 @@ use crate::ir::{Backend, CustomCall, ElementFunction, KernelCode, NodeId, Op, Sh
 use crate::kernel::custom::{Code, TensorKernel};
 use crate::kernel::wgsl_type;
 
-/// The inputs of a custom kernel: an array, a slice or a `Vec` of operands of one kind, or a tuple of up to eight operands of
-/// any kind, as in `(entity, value, 0.5)`.
+/// The inputs of a custom kernel: an array, a slice or a `Vec` of operands of one kind, or a tuple of up to eight
+/// operands of any kind, as in `(entity, value, 0.5)`.
 pub trait KernelInputs<'a> {
     /// The operands, in order.
     fn operands(self) -> Vec<TensorOperand<'a>>;
@@ -66,11 +66,11 @@ impl<'a> KernelInputs<'a> for () {
 
 /// Custom kernels. See [`CustomKernel`](crate::CustomKernel) for how to make one.
 impl TensorCommands<'_, '_> {
-    /// The output of a custom kernel with one output: `ops.custom(&blur, [image], &BlurParams { radius: 3 })?`. For a kernel
-    /// without params, pass `&()`.
+    /// The output of a custom kernel with one output: `ops.custom(&blur, [image], &BlurParams { radius: 3 })?`. For a
+    /// kernel without params, pass `&()`.
     ///
-    /// Inputs of full kernels are made contiguous if necessary. They must have the 32-bit type of their binding; cast others
-    /// first. A number is an input of one element. Operands of elementwise kernels broadcast.
+    /// Inputs of full kernels are made contiguous if necessary. They must have the 32-bit type of their binding; cast
+    /// others first. A number is an input of one element. Operands of elementwise kernels broadcast.
     #[track_caller]
     pub fn custom<'a, P: Reflect>(
         &'a self,

@@ -19,8 +19,8 @@ struct Target {
 
 /// Effects. An op whose value reaches no effect does not run.
 impl TensorCommands<'_, '_> {
-    /// Stores a value in a tensor of the same element type. The value is broadcast to the tensor's shape. Only quantised
-    /// values must have that shape.
+    /// Stores a value in a tensor of the same element type. The value is broadcast to the tensor's shape. Only
+    /// quantised values must have that shape.
     #[doc(alias = "copy_")]
     #[track_caller]
     pub fn store<'a>(&'a self, value: impl Into<TensorOperand<'a>>, tensor: Entity) -> OpResult<()> {

@@ -39,7 +39,11 @@ macro_rules! unary_ops {
         impl TensorCommands<'_, '_> {
             $($(#[$doc])*
             #[track_caller]
-            pub fn $name<'a>(&'a self, x: impl Into<TensorOperand<'a>> $(, $scalar: f32)*) -> OpResult<TensorValue<'a>> {
+            pub fn $name<'a>(
+                &'a self,
+                x: impl Into<TensorOperand<'a>>
+                $(, $scalar: f32)*
+            ) -> OpResult<TensorValue<'a>> {
                 let x = x.into();
                 let scalars = [$(f64::from($scalar)),*];
                 self.recorder().unary_op(stringify!($name), UnaryOp::$op, x, &scalars, Domain::$domain)
@@ -144,7 +148,8 @@ unary_ops! {
 
 macro_rules! binary_ops {
     ($($(#[$doc:meta])* $name:ident = $op:ident;)*) => {
-        /// Functions of two operands, element by element. Both have the same element type. Shapes broadcast as in NumPy.
+        /// Functions of two operands, element by element. Both have the same element type. Shapes broadcast as in
+        /// NumPy.
         impl TensorCommands<'_, '_> {
             $($(#[$doc])*
             #[track_caller]

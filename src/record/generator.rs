@@ -1,4 +1,4 @@
-//! Contents that backends make by themselves, as recordings.
+//! Generated contents of tensors, as recordings.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::Part;
 use crate::ir::{BinaryOp, Layout, Shape, UnaryOp};
 use crate::tensor::{Generator, Storage};
 
-/// The ops that fill `storage` with what a generator makes.
+/// The ops that fill `storage` with generated values.
 pub(crate) fn generate(generator: Generator, storage: &Arc<Storage>) -> Part {
     let mut part = Part::default();
     let dtype = storage.dtype();

@@ -1,5 +1,5 @@
-//! Gathers and scatters. Negative indices count from the end. An index out of range is clamped at run time and reported as
-//! [`RunError::IndexOutOfRange`](crate::RunError::IndexOutOfRange).
+//! Gathers and scatters. Negative indices count from the end. An index out of range is clamped at run time and reported
+//! as [`RunError::IndexOutOfRange`](crate::RunError::IndexOutOfRange).
 
 use super::{Arg, Recorder, TensorAxis, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpResult;
@@ -33,11 +33,11 @@ impl From<ScatterMode> for ScatterReduce {
     }
 }
 
-/// Gathers and scatters. Negative indices count from the end. An index out of range is clamped at run time and reported as
-/// [`RunError::IndexOutOfRange`](crate::RunError::IndexOutOfRange).
+/// Gathers and scatters. Negative indices count from the end. An index out of range is clamped at run time and reported
+/// as [`RunError::IndexOutOfRange`](crate::RunError::IndexOutOfRange).
 impl TensorCommands<'_, '_> {
-    /// Slices of an axis by integer indices of any shape. The axes of the indices replace the axis. Quantised data gives
-    /// `f32`.
+    /// Slices of an axis by integer indices of any shape. The axes of the indices replace the axis. Quantised data
+    /// gives `f32`.
     #[doc(alias = "take")]
     #[doc(alias = "index_select")]
     #[track_caller]
@@ -72,8 +72,8 @@ impl TensorCommands<'_, '_> {
         rec.gather_args(OP, table, ids, 0)
     }
 
-    /// One element for each index: `out[p] = x[p with axis := index[p]]`. The other axes of the indices may be shorter than
-    /// those of `x`.
+    /// One element for each index: `out[p] = x[p with axis := index[p]]`. The other axes of the indices may be shorter
+    /// than those of `x`.
     #[doc(alias = "take_along_axis")]
     #[doc(alias = "take_along_dim")]
     #[track_caller]

@@ -20,9 +20,10 @@ impl Form {
 
 /// Matrix products.
 ///
-/// The last two axes are matrices, the axes before them are batch axes that broadcast. A vector is a row on the left and a
-/// column on the right, and its axis is dropped from the result. Floats give floats, integers give 32-bit integers. The right
-/// side of [`matmul_nt`](Self::matmul_nt) and [`linear`](Self::linear) may be a quantised weight `[n, k]`, which gives `f32`.
+/// The last two axes are matrices, the axes before them are batch axes that broadcast. A vector is a row on the left
+/// and a column on the right, and its axis is dropped from the result. Floats give floats, integers give 32-bit
+/// integers. The right side of [`matmul_nt`](Self::matmul_nt) and [`linear`](Self::linear) may be a quantised weight
+/// `[n, k]`, which gives `f32`.
 impl TensorCommands<'_, '_> {
     /// `a · b`: `[…, m, k]` and `[…, k, n]`.
     #[doc(alias = "mm")]
@@ -132,7 +133,8 @@ impl TensorCommands<'_, '_> {
         Ok(rec.value(product.backend, node))
     }
 
-    /// The cosine of the angle between vectors along an axis: `a · b / (max(‖a‖, eps) · max(‖b‖, eps))`. Shapes broadcast.
+    /// The cosine of the angle between vectors along an axis: `a · b / (max(‖a‖, eps) · max(‖b‖, eps))`. Shapes
+    /// broadcast.
     #[track_caller]
     pub fn cosine_similarity<'a>(
         &'a self,

@@ -1,8 +1,8 @@
 //! Recording: systems record ops as plain data.
 //!
-//! Every call checks shapes and element types and returns an error that names the op, the tensors and their shapes. Each op
-//! family has one file with its methods on [`TensorCommands`] and its rules. A method converts its operands, looks them up
-//! with a [`Recorder`], applies the rules and appends nodes. Nothing runs until the frame's plan does.
+//! Every call checks shapes and element types and returns an error that names the op, the tensors and their shapes.
+//! Each op family has one file with its methods on [`TensorCommands`] and its rules. A method converts its operands,
+//! looks them up with a [`Recorder`], applies the rules and appends nodes. Nothing runs until the frame's plan does.
 
 mod aside;
 mod attention;
@@ -85,8 +85,8 @@ use crate::tensor::{Tensor, TensorNames, TensorOf, resolve_axis};
 /// }
 /// ```
 ///
-/// Work of different systems runs in the order in which the schedule applies the systems. Order systems that depend on each
-/// other's stores.
+/// Work of different systems runs in the order in which the schedule applies the systems. Order systems that depend on
+/// each other's stores.
 #[derive(SystemParam)]
 pub struct TensorCommands<'w, 's> {
     tensors: Query<'w, 's, (&'static Tensor, Option<&'static TensorOf>, Option<&'static Name>)>,
@@ -166,7 +166,7 @@ impl<'w, 's> TensorCommands<'w, 's> {
         result.map(|()| aside.gpu)
     }
 
-    /// Adds work that is prepared for a purpose, not run.
+    /// Adds work that is recorded for a purpose and not run.
     pub(crate) fn prepare(&self, part: Part, purpose: Purpose) {
         self.recording.0.borrow_mut().asides.push(Aside { part, purpose });
     }

@@ -49,7 +49,8 @@ impl Part {
     }
 }
 
-/// Softmax and normalisations. Weights and biases are optional floats. Their element type may differ from the operand's.
+/// Softmax and normalisations. Weights and biases are optional floats. Their element type may differ from the
+/// operand's.
 impl TensorCommands<'_, '_> {
     /// `eˣ / Σ eˣ` over an axis. The maximum is subtracted first, so that nothing overflows.
     #[track_caller]

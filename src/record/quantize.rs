@@ -1,8 +1,9 @@
-//! Quantisation: numbers in blocks with a scale (the types of [`DType::QUANTIZED`]), and `i8` with a scale per tensor or channel.
+//! Quantisation: numbers in blocks with a scale (the types of [`DType::QUANTIZED`]), and `i8` with a scale per tensor
+//! or channel.
 //!
-//! Quantised operands are taken by the ops here, products with the weight on the right (`matmul_nt`, `linear`), row lookups
-//! (`gather`, `embedding`), `cast`, `reshape` and `slice` of whole rows, `value`, and the effects. [`Recorder::arg`] rejects
-//! them for all other ops.
+//! Quantised operands are taken by the ops here, products with the weight on the right (`matmul_nt`, `linear`), row
+//! lookups (`gather`, `embedding`), `cast`, `reshape` and `slice` of whole rows, `value`, and the effects.
+//! [`Recorder::arg`] rejects them for all other ops.
 
 use super::{Arg, OptionalOperand, Recorder, TensorAxis, TensorCommands, TensorOperand, TensorValue};
 use crate::error::{OpError, OpResult};
@@ -13,8 +14,8 @@ use crate::tensor::check_blocks;
 impl TensorCommands<'_, '_> {
     /// Converts to a type of [`DType::QUANTIZED`], in blocks along the last axis.
     ///
-    /// The size of the last axis must be a multiple of the block. Rounds as GGUF's reference does. A block with a NaN or an
-    /// infinity becomes NaN; other blocks are not affected.
+    /// The size of the last axis must be a multiple of the block. Rounds as GGUF's reference does. A block with a NaN
+    /// or an infinity becomes NaN; other blocks are not affected.
     #[track_caller]
     pub fn quantize<'a>(&'a self, x: impl Into<TensorOperand<'a>>, dtype: DType) -> OpResult<TensorValue<'a>> {
         const OP: &str = "quantize";
@@ -40,8 +41,8 @@ impl TensorCommands<'_, '_> {
 
     /// Converts to `i8` with one scale: `round(x / scale)`, halves to even, where `scale = max|x| / 127`.
     ///
-    /// Returns the bytes, with the shape of `x`, and the scale, with as many axes of size 1. If all elements are zero, the
-    /// scale is 0. A NaN or an infinity makes the scale NaN or infinite and the bytes 0.
+    /// Returns the bytes, with the shape of `x`, and the scale, with as many axes of size 1. If all elements are zero,
+    /// the scale is 0. A NaN or an infinity makes the scale NaN or infinite and the bytes 0.
     #[track_caller]
     pub fn quantize_i8<'a>(&'a self, x: impl Into<TensorOperand<'a>>) -> OpResult<(TensorValue<'a>, TensorValue<'a>)> {
         let x = x.into();
@@ -50,7 +51,8 @@ impl TensorCommands<'_, '_> {
         Ok(rec.quantize_bytes(x, None))
     }
 
-    /// [`quantize_i8`](Self::quantize_i8) with one scale for each index of `axis`. The scales keep the other axes with size 1.
+    /// [`quantize_i8`](Self::quantize_i8) with one scale for each index of `axis`. The scales keep the other axes with
+    /// size 1.
     #[track_caller]
     pub fn quantize_i8_channels<'a>(
         &'a self,
@@ -88,8 +90,8 @@ impl TensorCommands<'_, '_> {
         Ok(rec.value(backend, node))
     }
 
-    /// `x · (weight · scale)ᵀ + bias` with `weight` of `i8 [out, in]`, one scale or one for each row, and `bias [out]`. The
-    /// kernel widens the weight.
+    /// `x · (weight · scale)ᵀ + bias` with `weight` of `i8 [out, in]`, one scale or one for each row, and `bias [out]`.
+    /// The kernel widens the weight.
     #[track_caller]
     pub fn linear_i8<'a>(
         &'a self,
@@ -188,8 +190,8 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// `x · weightᵀ · scale + bias` for a weight that the kernel widens. Scale and bias are applied before any reshape, so that
-    /// they can fuse with the kernel.
+    /// `x · weightᵀ · scale + bias` for a weight that the kernel widens. Scale and bias are applied before any reshape,
+    /// so that they can fuse with the kernel.
     pub(super) fn weight_product(
         &mut self,
         op: &'static str,

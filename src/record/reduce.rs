@@ -79,8 +79,8 @@ enum Takes {
 
 macro_rules! reductions {
     ($($(#[$doc:meta])* $name:ident = $kind:expr, $takes:ident;)*) => {
-        /// Reductions over any axes. [`Axes::keep`] keeps the reduced axes with size 1. Sums and products of integers are
-        /// 32-bit.
+        /// Reductions over any axes. [`Axes::keep`] keeps the reduced axes with size 1. Sums and products of integers
+        /// are 32-bit.
         impl TensorCommands<'_, '_> {
             $($(#[$doc])*
             #[track_caller]
@@ -295,7 +295,8 @@ impl TensorCommands<'_, '_> {
         self.recorder().cumsum_op("cumsum_with", x, axis.into(), settings)
     }
 
-    /// The `k` largest elements of an axis, largest first, and their positions (`i32`). Equal elements keep their order.
+    /// The `k` largest elements of an axis, largest first, and their positions (`i32`). Equal elements keep their
+    /// order.
     #[doc(alias = "topk")]
     #[track_caller]
     pub fn top_k<'a>(
@@ -308,7 +309,8 @@ impl TensorCommands<'_, '_> {
         self.recorder().best_k("top_k", x, k, axis.into(), true)
     }
 
-    /// The `k` smallest elements of an axis, smallest first, and their positions (`i32`). Equal elements keep their order.
+    /// The `k` smallest elements of an axis, smallest first, and their positions (`i32`). Equal elements keep their
+    /// order.
     #[doc(alias = "topk")]
     #[track_caller]
     pub fn bottom_k<'a>(

@@ -13,8 +13,8 @@ pub enum ResizeTo<'a> {
     Sizes(&'a [usize]),
     /// One factor for each axis. The new size is ⌊old size · factor⌋. Positions are computed with the factor.
     Scales(&'a [f32]),
-    /// Sizes that cover only a region of each axis. A region may extend beyond the axis. Positions are spread evenly over
-    /// it; the settings' coordinates are not used.
+    /// Sizes that cover only a region of each axis. A region may extend beyond the axis. Positions are spread evenly
+    /// over it; the settings' coordinates are not used.
     Region {
         /// One size for each axis.
         sizes: &'a [usize],

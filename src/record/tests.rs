@@ -332,7 +332,7 @@ fn attention_checks_heads() {
     gives!(ops.attention(q, k, v, settings) => [2, 8, 5, 24]);
     fails!(
         ops.attention(q, three, three, AttentionSettings::default()),
-        "attention: \"q\" is [2, 8, 5, 16] but \"three\" is [2, 3, 9, 16] but \"three\" is [2, 3, 9, 16]; 8 query heads do not divide over 3 key heads"
+        "attention: \"q\" is [2, 8, 5, 16], \"three\" is [2, 3, 9, 16] and \"three\" is [2, 3, 9, 16]; 8 query heads do not divide over 3 key heads"
     );
     fails!(
         ops.attention(wide, wide, wide, AttentionSettings::default()),

@@ -80,10 +80,15 @@ const WRONG: &[Wrong] = wrong! {
     std Axis([2, 3]) |o, x| o.std(&x[0], 2, 0);
     argmax Axis([2, 3]) |o, x| o.argmax(&x[0], 2);
     argmax Shape([2, 0]) |o, x| o.argmax(&x[0], 1);
+    argmax Shape([2, 3, 4]) |o, x| o.argmax(&x[0], [0, 1]);
+    argmax Shape([2, 0]) |o, x| o.argmax(&x[0], Axes::ALL);
     argmin Axis([]) |o, x| o.argmin(&x[0], 0);
     argmax_last Axis([2, 3]) |o, x| o.argmax_last(&x[0], 2);
     argmin_last Axis([2, 3]) |o, x| o.argmin_last(&x[0], 2);
     cumsum Axis([2, 3]) |o, x| o.cumsum(&x[0], 2);
+    cumsum_with Axis([2, 3]) |o, x| o.cumsum_with(&x[0], 2, CumsumSettings::default());
+    bottom_k Axis([2, 3]) |o, x| o.bottom_k(&x[0], 1, 2);
+    bottom_k Shape([2, 3]) |o, x| o.bottom_k(&x[0], 4, 1);
     top_k Axis([2, 3]) |o, x| o.top_k(&x[0], 1, 2);
     top_k Shape([2, 3]) |o, x| o.top_k(&x[0], 4, 1);
     softmax Axis([2, 3]) |o, x| o.softmax(&x[0], 2);
@@ -142,7 +147,7 @@ const WRONG: &[Wrong] = wrong! {
     squeeze Shape([2, 3]) |o, x| o.squeeze(&x[0], 1);
     squeeze Axis([2, 3]) |o, x| o.squeeze(&x[0], 2);
     unsqueeze Axis([2, 3]) |o, x| o.unsqueeze(&x[0], &[4]);
-    expand Shape([2, 3]) |o, x| o.broadcast_to(&x[0], [2, 4]);
+    broadcast_to Shape([2, 3]) |o, x| o.broadcast_to(&x[0], [2, 4]);
     slice Axis([2, 3]) |o, x| o.slice(&x[0], 2, 0, 1);
     slice_step Axis([2, 3]) |o, x| o.slice_step(&x[0], -3, 0, 1, 1);
     slice_step Argument([2, 3]) |o, x| o.slice_step(&x[0], 0, 0, 1, 0);
@@ -189,10 +194,10 @@ const WRONG: &[Wrong] = wrong! {
     rope Shape([4]) |o, x| o.rope(&x[0], RopeSettings::default());
     rope Shape([3, 4]) |o, x| o.rope(&x[0], RopeSettings { rotary: Some(3), ..default() });
     rope_with Shape([3, 4], [3, 3], [3, 3]) |o, x| o.rope_with(&x[0], &x[1], &x[2], RopeLayout::Half);
-    fill Argument() |o, x| o.full([1 << 20, 1 << 20], 0.0, DType::F32);
+    full Argument() |o, x| o.full([1 << 20, 1 << 20], 0.0, DType::F32);
     eye Argument() |o, x| o.eye(1 << 20, 1 << 20, 0, DType::F32);
     tile Argument([2, 3]) |o, x| o.tile(&x[0], &[1 << 20, 1 << 20]);
-    expand Argument([1, 1]) |o, x| o.broadcast_to(&x[0], [usize::MAX, usize::MAX]);
+    broadcast_to Argument([1, 1]) |o, x| o.broadcast_to(&x[0], [usize::MAX, usize::MAX]);
 };
 
 fn variant(error: &OpError) -> &'static str {
