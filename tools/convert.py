@@ -71,7 +71,7 @@ def halved(tensors):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--f32", type=Path, metavar="FOLDER", help="only write the networks without quantisation or rounding to this folder")
+    parser.add_argument("--f32", type=Path, metavar="FOLDER", help="write only the unquantised f32 networks, to this folder")
     arguments = parser.parse_args()
     if arguments.f32:
         arguments.f32.mkdir(parents=True, exist_ok=True)
