@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Reads a file that the crate saved with Python's safetensors and compares it with the file it was read from.
+"""Reads a file that the crate saved, with Python's safetensors, and compares it with the original file.
 
 TENSOR_SAFETENSORS_COPY=/tmp/ours.safetensors cargo test --test suite what_is_saved
-python3 scripts/check_safetensors.py /tmp/ours.safetensors      # needs PyPI's safetensors and numpy
+python3 scripts/check_safetensors.py /tmp/ours.safetensors      # needs safetensors and numpy from PyPI
 """
 import pathlib
 import sys
@@ -15,4 +15,4 @@ for name, tensor in ours.items():
     expected = theirs[name]
     assert tensor.dtype == expected.dtype and tensor.shape == expected.shape, name
     assert tensor.tobytes() == expected.tobytes(), name
-print(f"{len(ours)} tensors, all as they were")
+print(f"{len(ours)} tensors are equal")

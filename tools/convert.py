@@ -1,7 +1,10 @@
-"""Makes the weights in assets/models from the registry packages, and with `--f32 FOLDER` the same networks unrounded, for the tests.
+"""Converts the weights of the registry packages to the files in assets/models.
 
-all-MiniLM-L6-v2 keeps the names of its tensors; matrices become blocks of GGUF's Q8_0 (bytes `[rows, columns / 32 * 34]`, with the
-entry `dtype.NAME: q8_0` in the file's metadata). EfficientNet-Lite0 gets its batch norms folded into the convolutions, in half precision.
+With `--f32 FOLDER` it writes the same networks without quantisation or rounding, for the tests.
+
+all-MiniLM-L6-v2: tensors keep their names. Matrices are quantised to blocks of GGUF's Q8_0 (bytes of shape
+`[rows, columns / 32 * 34]`, with the entry `dtype.NAME: q8_0` in the metadata of the file).
+EfficientNet-Lite0: batch norms are folded into the convolutions, and weights are rounded to half precision.
 """
 
 import argparse
@@ -13,32 +16,32 @@ import sources
 
 
 def q8_blocks(x):
-    """Blocks of 32 along the last axis as GGUF's reference makes them: a half-precision scale, then 32 signed bytes."""
+    """Quantises like GGUF's reference, in blocks of 32 along the last axis: a half-precision scale, then 32 signed bytes."""
     blocks = x.astype(np.float32).reshape(-1, 32)
     scale = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
     inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)
     scaled = blocks * inverse
-    # Halves away from 0.
+    # Ties are rounded away from 0.
     quants = (np.sign(scaled) * np.floor(np.abs(scaled) + np.float32(0.5))).astype(np.int8)
     made = np.concatenate([scale.astype(np.float16).view(np.uint8), quants.view(np.uint8)], axis=1)
     return made.reshape(*x.shape[:-1], -1)
 
 
 def minilm():
-    """The tensors that the encoder uses, as they are."""
+    """The unchanged tensors that the encoder uses."""
     unused = ("pooler.", "embeddings.position_ids")
     return {name: values for name, values in sources.minilm_weights().items() if not name.startswith(unused)}
 
 
 def quantized(tensors):
-    """Matrices as blocks, vectors as they are; and the metadata that says so."""
+    """Quantised matrices, unchanged vectors, and the metadata that lists the quantised names."""
     matrices = [name for name, values in tensors.items() if values.ndim == 2 and values.shape[1] % 32 == 0]
     made = {name: q8_blocks(values) if name in matrices else values for name, values in tensors.items()}
     return made, {f"dtype.{name}": "q8_0" for name in matrices}
 
 
 def efficientnet():
-    """The network with its batch norms folded in, under short names."""
+    """The network with folded batch norms and shorter names."""
     weights, made = sources.efficientnet_weights(), {}
 
     def fold(to, name, norm):
@@ -62,13 +65,13 @@ def efficientnet():
 
 
 def halved(tensors):
-    """Matrices and kernels in half precision; biases stay, since sums begin with them."""
+    """Matrices and kernels in half precision. Biases stay in single precision, because sums start with them."""
     return {name: values.astype(np.float16) if values.ndim > 1 else values for name, values in tensors.items()}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--f32", type=Path, metavar="FOLDER", help="write the unrounded networks there, and nothing else")
+    parser.add_argument("--f32", type=Path, metavar="FOLDER", help="write only the unquantised f32 networks, to this folder")
     arguments = parser.parse_args()
     if arguments.f32:
         arguments.f32.mkdir(parents=True, exist_ok=True)

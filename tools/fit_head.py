@@ -1,14 +1,16 @@
-"""Fits the joint head: one linear map of each encoder's output into a space of 256 numbers, in which a picture lies near its words.
+"""Fits the joint head: a linear map from the output of each encoder to a space of 256 numbers, in which pictures are near their texts.
 
-It begins as a ridge regression from the square roots of EfficientNet's pooled features to MiniLM embeddings of the labels, which sees Fluent pictures,
-mirrored ones, Google's drawings of the same concepts, and as a weak prior the rows of the network's own classifier with the names of their classes; the text
-side keeps the directions that the labels differ in most. Then both maps are sharpened by contrast: of a batch of pictures, turned, scaled and tinted a
-little, each has to be told from the others by its label, its caption or one of its tags, and the other way round. The mean of a few such runs is kept.
+1. Ridge regression from the square roots of EfficientNet's pooled features to MiniLM embeddings of the labels. The inputs are
+   Fluent pictures, mirrored pictures and Google's drawings of the same concepts. The rows of the network's classifier, with
+   the names of their classes, are a weak prior. The text side keeps the directions in which the labels differ most.
+2. Contrastive training of both maps. In a batch of rotated, scaled and tinted pictures, each picture must be identified by
+   its label, its caption or one of its tags, and vice versa. The result is the mean of several runs.
 
-Every fifth concept is left out of all of it; retrieval is reported on those, and averaged over all five ways to leave a fifth out.
+Every fifth concept is held out of both steps. The script prints retrieval on these concepts, and the average over all five ways
+to hold out a fifth.
 
-When searching, a picture that is near many texts is a worse answer than one that is near few: half its mean similarity to the ten
-captions nearest to it is taken off its score (as CSLS does). The captions of the fit are shipped for that, with what they lose themselves.
+A search penalises pictures that are near many texts, as CSLS does: it subtracts half the mean similarity to the ten nearest
+captions from the score. The captions of the fit are shipped for this, with their own penalties.
 """
 
 import json
@@ -21,17 +23,17 @@ import sources
 from pictures import caption, gallery, held_out
 
 DIMENSIONS, RIDGE, PRIOR, NEIGHBOURS = 256, 30.0, 0.3, 10
-# Of the contrast: runs, steps of each, pictures a step, learning rate, sharpness, features left out, and how often a tag stands for its concept.
+# Contrastive training: runs, steps per run, batch size, learning rate, temperature, dropout, probability of using a tag as the text.
 RUNS, STEPS, BATCH, RATE, TEMPERATURE, DROPOUT, TAGS = 4, 300, 512, 5e-4, 0.08, 0.2, 0.4
-# Varied views of each picture, and how much more often the picture itself is seen.
+# Number of augmented views per picture, and the weight of the original picture among all views.
 VARIED, ITSELF = 4, 4
-# Texts more alike than this are not told apart.
+# Texts with a higher cosine similarity are not contrasted with each other.
 ALIKE = 0.85
 CLASS_NAMES = ("pypi", "torchvision", "0.21.0", "torchvision-0.21.0-cp311-cp311-manylinux1_x86_64.whl")
 
 
 def class_names():
-    """The names of the thousand classes; torchvision lists them in a module that needs nothing else."""
+    """The names of the 1,000 ImageNet classes, from a torchvision module that has no dependencies."""
     with zipfile.ZipFile(sources.package(CLASS_NAMES)) as archive:
         module = {}
         exec(archive.read("torchvision/models/_meta.py").decode(), module)
@@ -39,14 +41,14 @@ def class_names():
 
 
 def framed(picture):
-    """A picture with transparency as the network sees it: on white, resized with filtering."""
+    """Puts a transparent picture on white and resizes it to the input of the network, with filtering."""
     ground = Image.new("RGBA", picture.size, "white")
     ground.alpha_composite(picture)
     return ground.convert("RGB").resize((sources.SIDE, sources.SIDE), Image.BILINEAR)
 
 
 def varied(picture, seed):
-    """A picture turned, scaled, moved, mirrored and tinted a little."""
+    """A picture with a small random rotation, scale, shift, mirroring and tint."""
     rng = np.random.default_rng(seed)
     size = picture.width
     turned = picture.rotate(rng.uniform(-18, 18), Image.BICUBIC)
@@ -75,7 +77,7 @@ def features(session, pictures):
 
 
 def inputs():
-    """Features of all pictures and embeddings of all texts, kept beside the packages."""
+    """Features of all pictures and embeddings of all texts, cached next to the packages."""
     path = sources.CACHE / "head_inputs.npz"
     if path.exists():
         return dict(np.load(path))
@@ -118,7 +120,7 @@ def unit(x):
 
 
 def fit(data, held):
-    """The head as `weight, bias` of both sides, fitted without the concepts `held`."""
+    """Fits the head without the concepts `held`. Returns weight and bias of both sides."""
     seen = np.setdiff1d(np.arange(len(data["plain"])), held)
     start = ridge(data, seen)
     runs = [sharpen(start, data, seen, seed) for seed in range(RUNS)]
@@ -126,7 +128,7 @@ def fit(data, held):
 
 
 def ridge(data, seen):
-    """Where the fit begins."""
+    """The starting point of the fit: ridge regression."""
     views = [np.sqrt(data[name]) for name in ("plain", "mirrored", "google")]
     texts = {name: data[name] for name in ("label", "emoji", "caption")}
     centre = np.mean([t[seen].mean(0) for t in texts.values()], axis=0)
@@ -141,7 +143,7 @@ def ridge(data, seen):
     right = x.T @ y + PRIOR * prior.T @ names
     vision = np.linalg.solve(left, right)
 
-    # The directions in which labels differ most; the space has no more.
+    # The joint space has only the directions in which labels differ most.
     _, _, directions = np.linalg.svd(np.concatenate([target, names]), full_matrices=False)
     kept = directions[:DIMENSIONS]
     text_weight, vision_weight = kept, (vision @ kept.T).T
@@ -154,7 +156,7 @@ def ridge(data, seen):
 
 
 def sharpen(start, data, seen, seed):
-    """The head after some steps of contrast: Adam on the symmetric cross entropy of a batch's cosines."""
+    """Contrastive training: Adam on the symmetric cross entropy of the cosine similarities of a batch."""
     rng = np.random.default_rng(seed)
     names = ["plain"] * ITSELF + ["mirrored", "google"] + [f"varied{view}" for view in range(VARIED)]
     views = [np.sqrt(data[name]).astype(np.float32) for name in names]
@@ -169,7 +171,7 @@ def sharpen(start, data, seen, seed):
         x = np.stack([views[rng.integers(len(views))][i] for i in batch])
         t = np.stack([texts[rng.integers(len(texts))][i] for i in batch])
         x = x * (rng.random(x.shape, dtype=np.float32) > DROPOUT) / (1 - DROPOUT)
-        # Pictures that a tag stands for as well are not told apart by it.
+        # A tag does not contrast pictures that share it.
         apart = np.ones((BATCH, BATCH), bool)
         for at, i in enumerate(batch):
             if tags[i] and rng.random() < TAGS:
@@ -211,12 +213,12 @@ def project(head, side, x):
 
 
 def popularity(points, others):
-    """What points near much of everything lose."""
+    """The penalty of points that are near many others."""
     return 0.5 * np.sort(points @ others.T, axis=1)[:, -NEIGHBOURS:].mean(1)
 
 
 def ranks(head, data, held, query):
-    """The rank of each held-out concept's picture among all held-out ones when its text is searched for."""
+    """The rank of the picture of each held-out concept among all held-out pictures, searched by its text."""
     seen = np.setdiff1d(np.arange(len(data["plain"])), held)
     bank = project(head, "text", data["caption"][seen])
     texts, pictures = project(head, "text", data[query][held]), project(head, "vision", data["plain"][held])
@@ -244,9 +246,9 @@ def main():
     captions, pictures = project(head, "text", data["caption"][seen]), project(head, "vision", data["plain"][seen])
     made["captions"] = captions.astype(np.float16)
     made["captions.popularity"] = popularity(captions, pictures).astype(np.float32)
-    # What the vision encoder makes of the gallery, so that the first search need not wait for it.
+    # Image features of the gallery, so that the first search does not wait for the image encoder.
     made["gallery"] = data["plain"][gallery(entries)].astype(np.float16)
-    # The writer takes memory as it lies, transposed or not.
+    # `save_file` ignores strides, so arrays must be contiguous.
     made = {name: np.ascontiguousarray(values) for name, values in made.items()}
     sources.save(made, sources.MODELS / "head.safetensors")
     labels = [entries[i]["label"] for i in seen]

