@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{PipelineSettings, TensorReadyState, WarmUpState};
+use bevy_tensor_compute::{PipelineSettings, WarmUpState, WarmUpStatus};
 use common::Rig;
 
 const LAYERS: usize = 12;
@@ -154,7 +154,7 @@ fn first(warm: bool) {
             ops.warm_up("encoder", 0, |ops| record(ops, &encoder).and_then(|value| ops.read(value)).map(drop))
                 .expect("the work records");
         });
-        let state = |app: &mut App| app.world().resource::<TensorReadyState>().clone();
+        let state = |app: &mut App| app.world().resource::<WarmUpStatus>().clone();
         compiling
             .until(&mut rig, |app| state(app).warm_ups.iter().any(|warm_up| warm_up.state != WarmUpState::Compiling));
         running.until(&mut rig, |app| state(app).is_ready());

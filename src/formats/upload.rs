@@ -36,7 +36,8 @@ const ROWS: usize = 4;
 ///         });
 /// }
 /// ```
-#[derive(Component, Clone, Debug)]
+#[derive(Component, Clone, Debug, Reflect)]
+#[reflect(Component, Debug, Clone)]
 #[require(TensorModel)]
 pub struct LoadWeights {
     /// The file.
@@ -59,7 +60,8 @@ impl LoadWeights {
 }
 
 /// How fast weights may arrive.
-#[derive(Resource, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Resource, Clone, Copy, Debug, PartialEq, Eq, Reflect)]
+#[reflect(Resource, Default, Debug, PartialEq, Clone)]
 pub struct UploadSettings {
     /// Bytes that all models together get in a frame; 4 MiB by default. Larger tensors take several frames.
     pub bytes_per_frame: usize,

@@ -1,4 +1,4 @@
-//! Pipelines as the app sees them: what was compiled, what that cost, and requests to compile ahead, again, or to find the fastest form.
+//! Pipelines from the app's point of view: reports, warm-up, tuning and the list of compiled kernels.
 
 mod list;
 mod record;
@@ -11,7 +11,7 @@ pub use list::PipelineList;
 pub use registry::TensorPipelines;
 pub use report::{CacheFile, CacheFound, PipelineInfo, PipelineReport, PipelineState};
 pub use tuning::{TuneOutcome, TunedChoice, TunedForm, TuningTable};
-pub use warm_up::{OpSpec, TensorReadyState, TensorWarmUp, WarmUpProgress, WarmUpState, tensors_ready};
+pub use warm_up::{OpSpec, TensorWarmUp, WarmUpProgress, WarmUpState, WarmUpStatus, warmed_up};
 
 pub use crate::record::{TuneSettings, WarmUpId};
 
