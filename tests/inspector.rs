@@ -372,7 +372,7 @@ fn a_plan_lists_launches_and_what_was_not_joined() {
     let snapshot = InspectorSnapshot { plans: vec![(Backend::Gpu, report)], ..default() };
     let mut harness = open(InspectorPanel::Plan, snapshot);
     assert!(shows(&harness, "9 recorded nodes, 1 of them unused, became 2 launches"));
-    assert!(shows(&harness, "matmul + add + gelu") && shows(&harness, "0 gelu to 1 softmax: several users"));
+    assert!(shows(&harness, "matmul + add + gelu") && shows(&harness, "0 gelu to 1 softmax: several consumers"));
     type_into(&mut harness, "Search launches", "softmax");
     assert!(!shows(&harness, "matmul + add + gelu"));
 }
