@@ -1,7 +1,7 @@
 //! Pipelines from the app's point of view: reports, warm-up, tuning and the list of compiled kernels.
 
 mod list;
-mod record;
+mod pipeline_record;
 mod registry;
 mod report;
 mod tuning;
@@ -15,6 +15,6 @@ pub use warm_up::{OpSpec, TensorWarmUp, WarmUpProgress, WarmUpState, WarmUpStatu
 
 pub use crate::record::{TuneSettings, WarmUpId};
 
-pub(crate) use record::PipelineRecord;
+pub(crate) use pipeline_record::PipelineRecord;
 pub(crate) use tuning::{fastest, median};
 pub(crate) use warm_up::trigger_warm_ups;
