@@ -1,5 +1,6 @@
-//! What compiling costs and when: the first inference of a 12-layer encoder with a warm-up and without, frames while pipelines compile, and what
-//! timings cost. Run with `cargo bench --bench pipelines`; each half of the comparison is a process of its own, without the driver's disk cache.
+//! Compile costs: the first inference of a 12-layer encoder with and without warm-up, frame times while pipelines
+//! compile, and the overhead of timings. Run with `cargo bench --bench pipelines`. Each variant runs in its own
+//! process, without the driver's disk cache.
 
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../tests/common/mod.rs"]

@@ -34,11 +34,8 @@ const ROOMS: [&str; 22] = [
 ];
 
 /// Rooms that may not name these crates or modules: the lower half knows neither the renderer nor the device.
-const FORBIDDEN: [(&str, &[&str]); 3] = [
-    ("ir", &["wgpu", "bevy::render", "bevy::app"]),
-    ("plan", &["wgpu", "bevy::render", "bevy::app"]),
-    ("record", &["wgpu"]),
-];
+const FORBIDDEN: [(&str, &[&str]); 3] =
+    [("ir", &["wgpu", "bevy::render", "bevy::app"]), ("plan", &["wgpu", "bevy::render", "bevy::app"]), ("record", &["wgpu"])];
 
 /// Where one room uses another: the file and the line.
 type Edges = BTreeMap<(String, String), Vec<String>>;

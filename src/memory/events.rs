@@ -28,7 +28,7 @@ use crate::tensor::{Tensor, TensorOf};
 /// After recovery, work that had not started runs on the new device. Pending readbacks return
 /// [`ReadError::DeviceLost`](crate::ReadError::DeviceLost). A tensor is restored on its next use if its content is
 /// available on the host:
-///
+/// - The tensor was evicted to the host, or was not uploaded yet.
 /// - The tensor was evicted to the host.
 /// - Its content is generated (zeros, constants, ranges, random numbers), and it was not written since.
 /// - A host copy exists because of [`HostCopies::Keep`](crate::HostCopies::Keep) or

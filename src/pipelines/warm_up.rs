@@ -138,9 +138,10 @@ impl OpSpec {
 impl TensorCommands<'_, '_> {
     /// Records work to compile without running it for real.
     ///
-    /// Its kernels are compiled in the background, higher priorities first. Once compiled, each kernel runs once on scratch
-    /// memory, since some drivers finish compiling only then. Tensors that the work uses are uploaded to the device and keep
-    /// their values. Values recorded in the closure cannot leave it, and values recorded before cannot be used in it.
+    /// Its kernels are compiled in the background, higher priorities first. Once compiled, each kernel runs once on
+    /// scratch memory, because some drivers finish compiling only at the first run. Tensors that the work uses are
+    /// uploaded to the device and keep their values. Values recorded in the closure cannot leave it, and values
+    /// recorded before cannot be used in it.
     ///
     /// The label identifies the warm-up in [`TensorWarmUp`] events and in [`WarmUpStatus`].
     pub fn warm_up(
@@ -162,8 +163,9 @@ impl TensorCommands<'_, '_> {
         self.warm_up(label, priority, |commands| ops.iter().try_for_each(|spec| commands.record_spec(spec)))
     }
 
-    /// Measures the variants of each kernel that the recorded work needs, and uses the fastest from then on. The work itself does
-    /// not run. [`TensorPipelines::tuned`] returns the results. On a device without timestamps nothing is measured.
+    /// Measures the variants of each kernel that the recorded work needs, and uses the fastest from then on. The work
+    /// itself does not run. [`TensorPipelines::tuned`] returns the results. On a device without timestamps nothing is
+    /// measured.
     pub fn tune(&self, settings: TuneSettings, record: impl FnOnce(&Self) -> OpResult<()>) -> OpResult<()> {
         let part = self.aside(record)?;
         self.prepare(part, Purpose::Tune(settings));
