@@ -1,5 +1,6 @@
-//! What compiling costs and when: the first inference of a 12-layer encoder with a warm-up and without, frames while pipelines compile, and what
-//! timings cost. Run with `cargo bench --bench pipelines`; each half of the comparison is a process of its own, without the driver's disk cache.
+//! Compile costs: the first inference of a 12-layer encoder with and without warm-up, frame times while pipelines
+//! compile, and the overhead of timings. Run with `cargo bench --bench pipelines`. Each variant runs in its own
+//! process, without the driver's disk cache.
 
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../tests/common/mod.rs"]
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{PipelineSettings, TensorReadyState, WarmUpState};
+use bevy_tensor_compute::{PipelineSettings, WarmUpState, WarmUpStatus};
 use common::Rig;
 
 const LAYERS: usize = 12;
@@ -154,7 +155,7 @@ fn first(warm: bool) {
             ops.warm_up("encoder", 0, |ops| record(ops, &encoder).and_then(|value| ops.read(value)).map(drop))
                 .expect("the work records");
         });
-        let state = |app: &mut App| app.world().resource::<TensorReadyState>().clone();
+        let state = |app: &mut App| app.world().resource::<WarmUpStatus>().clone();
         compiling
             .until(&mut rig, |app| state(app).warm_ups.iter().any(|warm_up| warm_up.state != WarmUpState::Compiling));
         running.until(&mut rig, |app| state(app).is_ready());

@@ -1,4 +1,5 @@
-//! The border: the only file that sees both worlds. Recordings cross it whole; tensors that exist cost nothing.
+//! Extraction: the only file that accesses both the main world and the render world. It moves recorded work, and costs
+//! nothing per existing tensor.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -19,25 +20,25 @@ use crate::record::{Batch, FrameRecordings, move_storage};
 use crate::support::{ModelBackend, TensorSupport};
 use crate::tensor::{ModelTensors, Storage, Tensor};
 
-/// What has crossed the border and not been taken yet.
+/// Data that was extracted and not yet run.
 #[derive(Resource, Default)]
 pub(crate) struct Extracted {
     frame: Frame,
-    /// Copies between images and tensors; also earlier ones, whose images were not on the device yet.
+    /// Copies between images and tensors. Includes earlier copies whose images were not on the device yet.
     copies: Vec<ImageCopy>,
-    /// Since when nobody has taken what was extracted, because the renderer stands still.
+    /// Time at which the renderer stopped taking extracted data.
     untaken: Option<Duration>,
-    /// Whether the GPU has been given up, and work goes to the CPU.
+    /// Whether the GPU was abandoned, so that work goes to the CPU.
     given_up: bool,
 }
 
 impl Extracted {
-    /// With settings of the app.
+    /// With the initial memory settings.
     pub(crate) fn new(settings: MemorySettings) -> Self {
         Self { frame: Frame { settings, ..Frame::default() }, ..Self::default() }
     }
 
-    /// Sorts letters by what the executor does with them.
+    /// Sorts letters by type.
     fn receive(&mut self, letters: Vec<Letter>) {
         let mut copies = Vec::new();
         for letter in letters {
@@ -53,7 +54,7 @@ impl Extracted {
     }
 }
 
-/// Hands the frame's recordings to the backends: the CPU's at once, the GPU's with the next extraction.
+/// Sends the recordings of the frame to the backends: CPU work at once, GPU work with the next extraction.
 pub(crate) fn hand_over_recordings(
     mut frame: ResMut<FrameRecordings>,
     mut outbox: ResMut<Outbox>,
@@ -83,7 +84,7 @@ pub(crate) fn hand_over_recordings(
             {
                 cpu.take_in(storage);
             }
-            // There is no device whose memory they could be about.
+            // Without a device there is no device memory.
             Letter::Memory(_) | Letter::Image(_) if !device => {}
             letter => outbox.post(letter),
         }
@@ -94,7 +95,7 @@ pub(crate) fn hand_over_recordings(
 /// Moves the tensors of models whose [`ModelBackend`] was changed or removed. What the frame recorded still finds them where they
 /// were; what is recorded later waits for their content on the other backend.
 pub(crate) fn move_models(
-    changed: Query<(Entity, Ref<ModelBackend>)>,
+    changed: Query<(Entity, &ModelBackend), Changed<ModelBackend>>,
     mut removed: RemovedComponents<ModelBackend>,
     models: Query<&ModelTensors>,
     tensors: Query<&Tensor>,
@@ -105,7 +106,7 @@ pub(crate) fn move_models(
 ) {
     let Some(support) = support else { return };
     let back = removed.read().map(|model| (model, support.backend)).collect::<Vec<_>>();
-    let wished = changed.iter().filter(|(_, wish)| wish.is_changed()).map(|(model, wish)| (model, wish.0));
+    let wished = changed.iter().map(|(model, wish)| (model, wish.0));
     for (model, wish) in wished.chain(back) {
         if support.available(wish) != wish {
             commands.trigger(TensorFault::NoDevice { model });
@@ -122,7 +123,7 @@ pub(crate) fn move_models(
     }
 }
 
-/// Moves the mail to the render world. Extraction goes on when the renderer does not; see [`give_up_gpu`].
+/// Moves letters to the render world. Extraction continues if the renderer stops; see [`give_up_gpu`].
 pub(crate) fn extract_recordings(
     mut main_world: ResMut<MainWorld>,
     mut extracted: ResMut<Extracted>,
@@ -145,7 +146,8 @@ pub(crate) fn extract_recordings(
     }
 }
 
-/// Runs what the frame recorded, ahead of all cameras: one queue, so what is submitted first runs first.
+/// Runs the recorded work of the frame, before all cameras. All work is submitted to one queue, so it runs in
+/// submission order.
 pub(crate) fn run_batches(
     mut executor: ResMut<GpuExecutor>,
     mut extracted: ResMut<Extracted>,
@@ -156,7 +158,7 @@ pub(crate) fn run_batches(
     for copy in core::mem::take(&mut extracted.copies) {
         match images.as_ref().and_then(|images| images.get(copy.image)) {
             Some(image) => frame.images.push(ImageJob { copy, texture: (*image.texture).clone() }),
-            // Not on the device yet. Unless nobody has the tensor any more, the copy waits for it.
+            // The image is not on the device yet. The copy waits for it, unless the tensor was dropped.
             None if Arc::strong_count(copy.pixels.storage()) > 1 => extracted.copies.push(copy),
             None => {}
         }
@@ -164,8 +166,8 @@ pub(crate) fn run_batches(
     executor.run(frame);
 }
 
-/// The renderer has stood still for too long, as it does after a lost device in an app that does not recover: tensors and waiting work move to the
-/// CPU, in order. What only the device had is reported.
+/// Moves tensors and pending work to the CPU, in order, after the renderer was stopped for too long. This happens after
+/// a lost device in an app that does not recover. Content that was only on the device is reported as lost.
 fn give_up_gpu(main_world: &mut World, extracted: &mut Extracted, executor: Option<ResMut<GpuExecutor>>) {
     let (mut lost, mut batches) = executor.map_or_else(Default::default, |mut executor| executor.surrender());
     batches.extend(Batch::split(extracted.frame.take_parts()));
@@ -189,7 +191,7 @@ fn give_up_gpu(main_world: &mut World, extracted: &mut Extracted, executor: Opti
     if !lost.is_empty()
         && let Some(news) = main_world.get_resource::<NewsSender>()
     {
-        // Its other end is in the same world.
+        // The receiver is in the same world, so this cannot fail.
         let _ = news.0.send(MemoryNews::Lost(lost));
     }
     if let Some(cpu) = main_world.get_resource::<CpuExecutor>() {

@@ -78,8 +78,8 @@ pub use memory::{
 };
 pub use pipelines::{
     CacheFile, CacheFound, OpSpec, PipelineInfo, PipelineList, PipelineReport, PipelineState, TensorPipelines,
-    TensorReadyState, TensorWarmUp, TuneOutcome, TuneSettings, TunedChoice, TunedForm, TuningTable, WarmUpId,
-    WarmUpProgress, WarmUpState, tensors_ready,
+    TensorWarmUp, TuneOutcome, TuneSettings, TunedChoice, TunedForm, TuningTable, WarmUpId, WarmUpProgress,
+    WarmUpState, WarmUpStatus, warmed_up,
 };
 pub use plan::{PlanReport, StepReport, Unfused, UnfusedReason};
 pub use plugin::{PipelineSettings, TensorComputePlugin, TensorSystems};

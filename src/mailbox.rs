@@ -1,4 +1,4 @@
-//! What crosses the border from the main world to the device: one mailbox, emptied once a frame, in order.
+//! The mailbox from the main world to the device. It is emptied once per frame, in order.
 
 use std::sync::Arc;
 
@@ -12,23 +12,23 @@ use crate::kernel::Access;
 use crate::record::{Part, TuneSettings, WarmUpId};
 use crate::tensor::{Storage, Tensor};
 
-/// The main world's mailbox.
+/// The mailbox in the main world.
 #[derive(Resource, Debug, Default)]
 pub(crate) struct Outbox(Vec<Letter>);
 
 impl Outbox {
-    /// Adds a letter behind those that are there.
+    /// Appends a letter.
     pub(crate) fn post(&mut self, letter: impl Into<Letter>) {
         self.0.push(letter.into());
     }
 
-    /// Empties the mailbox.
+    /// Takes all letters out of the mailbox.
     pub(crate) fn take(&mut self) -> Vec<Letter> {
         core::mem::take(&mut self.0)
     }
 }
 
-/// One thing that the device is asked for.
+/// One request to the device.
 #[derive(Debug)]
 pub(crate) enum Letter {
     /// Recorded work.
@@ -47,30 +47,30 @@ macro_rules! letters {
 }
 letters!(Work(Part), Memory(MemoryRequest), Image(ImageCopy), Pipelines(PipelineRequest));
 
-/// What the executor is asked to do about memory, after the work recorded in the same frame.
+/// A memory request. The executor handles it after the work that was recorded in the same frame.
 #[derive(Debug)]
 pub(crate) enum MemoryRequest {
     Synchronize(Arc<Storage>, SyncDirection),
-    /// To the host, and off the device.
+    /// Moves the storage to the host and frees its device memory.
     Evict(Arc<Storage>),
-    /// The policy's work, now.
+    /// Applies the memory policy now.
     Optimize,
-    /// Every idle buffer goes.
+    /// Frees every idle buffer.
     Trim,
 }
 
-/// Which way [`TensorMemory::synchronize`](crate::TensorMemory::synchronize) brings a tensor's content.
+/// The copy direction of [`TensorMemory::synchronize`](crate::TensorMemory::synchronize).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Reflect)]
 pub enum SyncDirection {
-    /// Onto the device, ahead of its next use.
+    /// Copies to the device before the next use.
     ToDevice,
-    /// Onto the host, so that it survives a lost device and can leave the device without a copy.
+    /// Copies to the host. The content then survives a lost device, and evicting the tensor needs no copy.
     ToHost,
-    /// Onto whichever side lacks it.
+    /// Copies to whichever side lacks the content.
     Both,
 }
 
-/// A copy between a texture and pixels, for the device to carry out.
+/// A copy between a texture and a pixel tensor, carried out on the device.
 #[derive(Clone, Debug)]
 pub(crate) struct ImageCopy {
     pub pixels: Tensor,
@@ -80,7 +80,7 @@ pub(crate) struct ImageCopy {
 }
 
 impl ImageCopy {
-    /// Whether an earlier copy is of no use after this one.
+    /// Whether this copy makes an earlier one unnecessary.
     pub(crate) fn replaces(&self, earlier: &Self) -> bool {
         let to = |copy: &Self| match copy.way {
             CopyWay::IntoTensor => (Some((copy.pixels.storage_id(), copy.rows)), None),
@@ -90,27 +90,27 @@ impl ImageCopy {
     }
 }
 
-/// Where a copy goes.
+/// The direction of an image copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyWay {
-    /// Before the frame's tensor work.
+    /// Image to tensor, before the tensor work of the frame.
     IntoTensor,
-    /// After it.
+    /// Tensor to image, after the tensor work of the frame.
     IntoImage,
 }
 
-/// How pixels lie in a tensor's memory, in words: each is one.
+/// The layout of pixels in a tensor's memory, in 32-bit words. Each pixel is one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PixelRows {
     pub first: usize,
-    /// From row to row.
+    /// Distance between two rows.
     pub pitch: usize,
     pub width: usize,
     pub height: usize,
 }
 
 impl PixelRows {
-    /// Of `u8 [height, width, 4]`; `None` where its pixels are not words side by side.
+    /// The pixel rows of a `u8 [height, width, 4]` layout. `None` if the pixels of a row are not adjacent words.
     pub(crate) fn of(layout: &Layout) -> Option<Self> {
         let (&[height, width, 4], &[row, pixel, 1]) = (&layout.shape[..], &layout.strides[..]) else { return None };
         let pitch = if height == 1 { width * 4 } else { usize::try_from(row).ok()? };
@@ -119,7 +119,7 @@ impl PixelRows {
     }
 }
 
-/// What the main world asks of the executor.
+/// A request from the main world about pipelines.
 #[derive(Debug)]
 pub(crate) enum PipelineRequest {
     Rebuild(u64),
@@ -130,14 +130,14 @@ pub(crate) enum PipelineRequest {
     Save,
 }
 
-/// What a pipeline is made of.
+/// Everything needed to compile one pipeline.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ListedKernel {
     pub kernel: Arc<str>,
     pub variant: Arc<str>,
     pub wgsl: Arc<str>,
     pub entry: Arc<str>,
-    /// Whether it runs with bounds checked and memory cleared.
+    /// Whether the shader runs with bounds checks and zero-initialised workgroup memory.
     pub checked: bool,
     pub params_in_storage: bool,
     pub accesses: Vec<Access>,

@@ -1,4 +1,4 @@
-//! The plugin: the whole schedule, in the order data flows.
+//! The plugin: resources, systems and the render world setup.
 
 use core::time::Duration;
 use std::path::PathBuf;
@@ -13,54 +13,61 @@ use crate::error::{FaultReceiver, FaultSender, TensorFault, log_fault, trigger_f
 use crate::extract::{Extracted, extract_recordings, hand_over_recordings, move_models, run_batches};
 use crate::figures::TensorDiagnostics;
 use crate::formats::{
-    FileChannel, SafetensorsLoader, TensorWeights, UploadSettings, begin_arrivals, deliver_files, place_weights,
+    FileChannel, LoadWeights, SafetensorsLoader, TensorWeights, UploadSettings, begin_arrivals, deliver_files,
+    place_weights,
 };
 use crate::gpu::{GpuSettings, create_executor};
 use crate::ir::Backend;
 use crate::kernel::custom::{TensorKernels, reload_kernels};
 use crate::mailbox::Outbox;
 use crate::memory::{MemorySettings, NewsReceiver, NewsSender, trigger_news};
-use crate::pipelines::{TensorPipelines, TensorReadyState, trigger_warm_ups};
+use crate::pipelines::{TensorPipelines, WarmUpStatus, trigger_warm_ups};
 use crate::readback::{NotificationChannel, trigger_ready};
 use crate::record::{FrameRecordings, TuneSettings};
 use crate::support::{AdapterFacts, BackendChoice, TensorSupport};
 
-/// Tensors as components, recorded ops, results over channels.
+/// Adds tensors, ops on them, and readback of the results to the app.
 ///
-/// Add it after `DefaultPlugins` (or any other set): with a renderer it can use the GPU, without one it runs on the CPU.
+/// Add it after `DefaultPlugins` or another plugin group. If the app has a renderer, the plugin can use the GPU.
+/// Otherwise it runs on the CPU.
 #[derive(Clone, Debug, Default)]
 pub struct TensorComputePlugin {
-    /// Where work runs.
+    /// Which backend to use.
     pub backend: BackendChoice,
-    /// How much device memory tensors may take; a resource of the app from then on.
+    /// Initial value of the [`MemorySettings`] resource.
     pub memory: MemorySettings,
-    /// How kernels are compiled and put together.
+    /// Settings for compiling and fusing kernels.
     pub pipelines: PipelineSettings,
-    /// How long the renderer may stand still before tensors and work move to the CPU for good; `None` for as long as it takes.
+    /// If the renderer is stopped for longer than this, tensors and recorded work move to the CPU permanently. `None`
+    /// disables the fallback.
     ///
-    /// Bevy's renderer stops when its device is lost, unless the app's `RenderErrorHandler` answers with `RenderErrorPolicy::Recover`: then a new
-    /// device takes over, and this must be longer than that takes. See [`TensorLost`](crate::TensorLost) for what cannot be moved.
+    /// Bevy's renderer stops when its device is lost, unless the app's `RenderErrorHandler` returns
+    /// `RenderErrorPolicy::Recover`. Apps that recover should choose a duration longer than the recovery takes.
+    /// [`TensorLost`](crate::TensorLost) lists which tensors cannot be moved.
     pub cpu_fallback: Option<Duration>,
-    /// Time every launch from the start; see [`TensorDiagnostics::set_timings`].
+    /// Measure the time of every launch. See [`TensorDiagnostics::set_timings`].
     pub timings: bool,
-    /// Start in debug mode: plans are logged, launches have debug groups, and numbers that are not finite are traced to the op that made them; see
-    /// [`TensorDiagnostics::set_debug`].
+    /// Start in debug mode: log plans, add debug groups to launches, and report the op that first produced a NaN or an
+    /// infinity. See [`TensorDiagnostics::set_debug`].
     pub debug: bool,
 }
 
-/// How kernels are compiled and put together.
+/// Settings for compiling and fusing kernels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PipelineSettings {
-    /// Compile on the spot, holding the frame up, instead of in the background. For tests and tools that want results in the same frame.
+    /// Compile pipelines synchronously, which blocks the frame, instead of in the background. For tests and tools that
+    /// need results in the same frame.
     pub synchronous: bool,
-    /// Join elementwise ops into one kernel, and into the kernels before and after them. Off only to compare.
+    /// Fuse elementwise ops with each other and with adjacent kernels. Disable it only for comparisons.
     pub fuse: bool,
-    /// Pipelines kept. Beyond, those go that no plan uses, the least recently used first.
+    /// Maximum number of cached pipelines. Unused ones are evicted, least recently used first.
     pub capacity: usize,
-    /// The folder of a file that keeps pipelines and tuning for the next start; `None` for no file. Whatever is wrong with a file, it is ignored.
+    /// Folder for a cache file with compiled pipelines and tuning results. `None` disables it.
+    ///
+    /// The file is written 120 frames after the last change, and when the app exits. Invalid files are ignored.
     pub cache: Option<PathBuf>,
-    /// Measure the forms of every kernel that the app uses, in the background, and use the fastest; `None` for the defaults of the adapter.
-    /// [`TensorCommands::tune`](crate::TensorCommands::tune) does it on request.
+    /// Measure the variants of every kernel that the app uses, in the background, and use the fastest. `None` uses the
+    /// default variants for the adapter. [`TensorCommands::tune`](crate::TensorCommands::tune) measures on request.
     pub tune: Option<TuneSettings>,
 }
 
@@ -71,7 +78,7 @@ impl Default for PipelineSettings {
 }
 
 impl PipelineSettings {
-    /// The user's folder for caches, as the system has it, with one of this crate in it: for [`PipelineSettings::cache`].
+    /// A folder for this crate in the user's cache folder, as a value for [`PipelineSettings::cache`].
     pub fn user_cache() -> Option<PathBuf> {
         let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let folder = if cfg!(target_os = "windows") {
@@ -85,13 +92,13 @@ impl PipelineSettings {
     }
 }
 
-/// What the plugin does in a frame, in the main world.
+/// The system sets of the plugin in the main world.
 #[derive(SystemSet, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TensorSystems {
-    /// In [`First`]: values that have arrived become [`TensorReady`](crate::TensorReady) events, failures become
-    /// [`TensorFault`](crate::TensorFault)s, and kernels take in what became of their shader assets.
+    /// In [`First`]: triggers [`TensorReady`](crate::TensorReady) for values that arrived and
+    /// [`TensorFault`](crate::TensorFault) for failures, and applies changes of kernel shader assets.
     Deliver,
-    /// In [`Last`]: what the frame recorded is handed to the backends. Record before this.
+    /// In [`Last`]: sends the recorded work to the backends. Record work before this set.
     Submit,
 }
 
@@ -111,7 +118,8 @@ impl Plugin for TensorComputePlugin {
             .insert_resource(NewsSender(news_sender))
             .init_resource::<NotificationChannel>()
             .init_resource::<TensorPipelines>()
-            .init_resource::<TensorReadyState>()
+            .register_type::<WarmUpStatus>()
+            .init_resource::<WarmUpStatus>()
             .insert_resource(CpuExecutor::new(self.pipelines.fuse, diagnostics.clone(), sender.clone()))
             .insert_resource(FaultReceiver(receiver))
             .insert_resource(FaultSender(sender))
@@ -126,6 +134,8 @@ impl Plugin for TensorComputePlugin {
                     .chain()
                     .in_set(TensorSystems::Deliver),
             )
+            .register_type::<LoadWeights>()
+            .register_type::<UploadSettings>()
             .init_resource::<UploadSettings>()
             .add_systems(PostUpdate, (begin_arrivals, place_weights).chain())
             .add_systems(Last, (hand_over_recordings, move_models).chain().in_set(TensorSystems::Submit))
@@ -133,7 +143,7 @@ impl Plugin for TensorComputePlugin {
     }
 
     fn finish(&self, app: &mut App) {
-        // Only here: the asset server may be added after this plugin, or not at all.
+        // Not in `build`: the asset server may be added after this plugin, or not at all.
         if app.world().contains_resource::<AssetServer>() {
             app.init_asset::<TensorWeights>().register_asset_loader(SafetensorsLoader);
         }
@@ -143,7 +153,8 @@ impl Plugin for TensorComputePlugin {
     }
 
     fn cleanup(&self, app: &mut App) {
-        // Plugins finish in the order they were added, so a renderer added after this one is here only now.
+        // Plugins finish in the order in which they were added. A renderer that was added after this plugin is only
+        // available now.
         if !app.world().contains_resource::<TensorSupport>() {
             self.join_renderer(app);
         }
@@ -151,14 +162,14 @@ impl Plugin for TensorComputePlugin {
 }
 
 impl TensorComputePlugin {
-    /// Decides on the backend and, if there is a device, sets up the render world.
+    /// Chooses the backend and, if there is a device, sets up the render world.
     fn join_renderer(&self, app: &mut App) {
         let adapter = adapter_facts(app.world());
         let support =
             TensorSupport::decide(self.backend, adapter.clone().filter(|_| app.get_sub_app(RenderApp).is_some()));
         let message = format!("tensor work runs on the {}: {}", support.backend, support.reason);
         match (self.backend, support.backend) {
-            // Asked for and not to be had.
+            // The GPU was requested but is not available.
             (BackendChoice::Gpu, Backend::Cpu) => warn!("{message}"),
             _ => info!("{message}"),
         }
@@ -167,7 +178,7 @@ impl TensorComputePlugin {
             let errors =
                 app.world_mut().resource_mut::<TensorKernels>().set_device(facts.features, facts.limits.clone());
             for error in errors {
-                // Its other end is in the same world.
+                // The receiver is in the same world, so this cannot fail.
                 let _ = app.world().resource::<FaultSender>().0.send(TensorFault::Kernel(error));
             }
         }
@@ -175,7 +186,7 @@ impl TensorComputePlugin {
             (app.world().resource::<FaultSender>().clone(), app.world().resource::<NewsSender>().clone());
         let diagnostics = app.world().resource::<TensorDiagnostics>().clone();
         let pipelines = app.world().resource::<TensorPipelines>().clone();
-        // No renderer, no device: everything stays on the CPU.
+        // Without a renderer or a device, all work runs on the CPU.
         let (Some(render_app), Some(_)) = (app.get_sub_app_mut(RenderApp), adapter) else { return };
         render_app
             .insert_resource(Extracted::new(self.memory))
@@ -198,15 +209,16 @@ impl TensorComputePlugin {
     }
 }
 
-/// What the renderer's adapter is, if the app renders.
+/// The adapter of the renderer, if there is one.
 fn adapter_facts(world: &World) -> Option<AdapterFacts> {
     Some(AdapterFacts::new(world.get_resource()?, world.get_resource()?))
 }
 
-/// Lets the device run the callbacks of finished copies to the host, so that they are delivered this frame, and notice that it is gone; never waits.
+/// Polls the device without waiting. The callbacks of finished readbacks run now, so that they are delivered in this
+/// frame. Polling also detects a lost device.
 fn poll_device(device: Option<Res<RenderDevice>>) {
     if let Some(device) = device {
-        // Fails only on a lost device, which Bevy reports itself.
+        // Fails only if the device is lost, which Bevy reports.
         let _ = device.poll(wgpu::PollType::Poll);
     }
 }

@@ -119,13 +119,13 @@ fn ten_thousand_tensors_can_be_searched_sorted_and_selected() {
 
     click(&mut harness, "Clear the search");
     assert!(harness.query_all_by_label_contains("layer ").count() > 1);
-    click(&mut harness, "Fold no model");
+    click(&mut harness, "Collapse no model");
     assert_eq!(harness.query_all_by_label("layer 9999").count(), 0);
-    click(&mut harness, "Unfold no model");
+    click(&mut harness, "Expand no model");
     assert!(shows(&harness, "layer 9999"));
 
     type_into(&mut harness, "Search tensors", "nothing of the kind");
-    assert!(shows(&harness, "No tensor fits the search"));
+    assert!(shows(&harness, "No tensor matches the search"));
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_selected_tensor_can_be_pinned_spilled_and_read() {
     let snapshot = with_tensors(vec![tensor(7, "weights", &[2, 3], 24)]);
     let mut harness = open(InspectorPanel::Tensors, snapshot);
     click(&mut harness, "weights");
-    for label in ["Pin", "Spill now", "Read now"] {
+    for label in ["Pin", "Evict now", "Read now"] {
         click(&mut harness, label);
     }
     let asked = [InspectorAction::Pin(entity(7)), InspectorAction::Spill(entity(7)), InspectorAction::Read];
@@ -144,8 +144,8 @@ fn a_selected_tensor_can_be_pinned_spilled_and_read() {
     harness.run_steps(2);
     assert!(harness.query_by_label("Pin").is_none());
     click(&mut harness, "Unpin");
-    click(&mut harness, "Spill now");
-    assert_eq!(harness.state().actions[3..], [InspectorAction::Unpin(entity(7))], "a pinned tensor is not spilled");
+    click(&mut harness, "Evict now");
+    assert_eq!(harness.state().actions[3..], [InspectorAction::Unpin(entity(7))], "a pinned tensor is not evicted");
     click(&mut harness, "Close the tensor");
     assert_eq!(harness.state().state.tensors.selected, None);
 }
@@ -191,7 +191,7 @@ fn any_rank_can_be_looked_at() {
     let mut harness = open(InspectorPanel::Tensors, with_values(data));
     click(&mut harness, "subject");
     for axis in 0..4 {
-        assert!(harness.query_by_label(&format!("Place on axis {axis}")).is_some(), "axis {axis}");
+        assert!(harness.query_by_label(&format!("Index on axis {axis}")).is_some(), "axis {axis}");
     }
     assert!(shows(&harness, "rows 0 to 2 of 3") && shows(&harness, "columns 0 to 3 of 4"));
     // Let axis 1 run down.
@@ -199,7 +199,7 @@ fn any_rank_can_be_looked_at() {
     harness.run_steps(3);
     harness.get_by_label("axis 1 (3)").click();
     harness.run_steps(3);
-    assert!(harness.query_by_label("Place on axis 4").is_some() && harness.query_by_label("Place on axis 1").is_none());
+    assert!(harness.query_by_label("Index on axis 4").is_some() && harness.query_by_label("Index on axis 1").is_none());
     // The second row is one step of axis 1 further: 2 · 2 · 3 · 4.
     assert!(harness.query_by_label("48").is_some());
 
@@ -372,7 +372,7 @@ fn a_plan_lists_launches_and_what_was_not_joined() {
     let snapshot = InspectorSnapshot { plans: vec![(Backend::Gpu, report)], ..default() };
     let mut harness = open(InspectorPanel::Plan, snapshot);
     assert!(shows(&harness, "9 recorded nodes, 1 of them unused, became 2 launches"));
-    assert!(shows(&harness, "matmul + add + gelu") && shows(&harness, "0 gelu to 1 softmax: several users"));
+    assert!(shows(&harness, "matmul + add + gelu") && shows(&harness, "0 gelu to 1 softmax: several consumers"));
     type_into(&mut harness, "Search launches", "softmax");
     assert!(!shows(&harness, "matmul + add + gelu"));
 }
@@ -412,7 +412,7 @@ fn empty_panels_say_what_would_be_there() {
         (InspectorPanel::Overview, "No tensor backend yet"),
         (InspectorPanel::Memory, "No tensors yet"),
         (InspectorPanel::Tensors, "No tensors"),
-        (InspectorPanel::Kernels, "No times yet"),
+        (InspectorPanel::Kernels, "No timings yet"),
         (InspectorPanel::Pipelines, "No pipelines"),
         (InspectorPanel::Plan, "No plan yet"),
         (InspectorPanel::Log, "Nothing to report"),

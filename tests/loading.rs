@@ -178,7 +178,7 @@ fn files_that_cannot_be_used_are_named_and_change_nothing() {
     let (mut rig, events) = rig(Backend::Cpu);
     for (kind, part) in [
         ("missing", "tensor_loading"),
-        ("short", "bytes but its header speaks of"),
+        ("short", "bytes but its header declares"),
         ("noise", "too long"),
         ("strange", "q9_9"),
     ] {

@@ -163,7 +163,7 @@ fn missing_and_broken_assets_are_named() {
     let mut rig = example(&folder);
     let ModelsFailed(message) = next(&mut rig);
     fs::remove_dir_all(&folder).unwrap();
-    assert!(message.contains("minilm.safetensors") && message.contains("bytes but its header speaks of"), "{message}");
+    assert!(message.contains("minilm.safetensors") && message.contains("bytes but its header declares"), "{message}");
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
 use bevy_tensor_compute::{
-    CacheFound, OpSpec, PipelineList, PipelineReport, PipelineSettings, PipelineState, TensorPipelines,
-    TensorReadyState, TensorWarmUp, WarmUpState,
+    CacheFound, OpSpec, PipelineList, PipelineReport, PipelineSettings, PipelineState, TensorPipelines, TensorWarmUp,
+    WarmUpState, WarmUpStatus,
 };
 
 use crate::common::Rig;
@@ -108,8 +108,8 @@ fn beyond_the_capacity_idle_pipelines_go_and_those_in_use_stay() {
     assert!(list.len() >= 3, "{}", list.len());
     let mut rig = with(PipelineSettings { synchronous: true, capacity: 2, ..default() });
     pipelines(&rig).precompile("list", 0, &list);
-    rig.step_until(|app| !app.world().resource::<TensorReadyState>().warm_ups.is_empty());
-    rig.step_until(|app| app.world().resource::<TensorReadyState>().is_ready());
+    rig.step_until(|app| !app.world().resource::<WarmUpStatus>().warm_ups.is_empty());
+    rig.step_until(|app| app.world().resource::<WarmUpStatus>().is_ready());
     pipelines(&rig).trim();
     rig.app.update();
     let idle = report(&rig);
@@ -137,7 +137,7 @@ fn a_recorded_model_is_warmed_up_without_running() {
     rig.app.add_observer(|warm_up: On<TensorWarmUp>, mut seen: ResMut<Seen>| seen.0.push(warm_up.clone()));
     let x = rig.spawn(Tensor::from_slice(&[0.5f32; 256], [16, 16]).unwrap());
     let out = rig.spawn(Tensor::from_slice(&[7.0f32; 16], [1, 16]).unwrap());
-    assert!(rig.app.world().resource::<TensorReadyState>().is_ready());
+    assert!(rig.app.world().resource::<WarmUpStatus>().is_ready());
     rig.with_ops(|ops| {
         ops.warm_up("model", 5, |ops| {
             work(ops, x, out)?;
@@ -145,9 +145,9 @@ fn a_recorded_model_is_warmed_up_without_running() {
         })
         .unwrap();
     });
-    rig.step_until(|app| app.world().resource::<TensorReadyState>().warm_ups.len() == 1);
-    rig.step_until(|app| app.world().resource::<TensorReadyState>().is_ready());
-    let state = rig.app.world().resource::<TensorReadyState>().clone();
+    rig.step_until(|app| app.world().resource::<WarmUpStatus>().warm_ups.len() == 1);
+    rig.step_until(|app| app.world().resource::<WarmUpStatus>().is_ready());
+    let state = rig.app.world().resource::<WarmUpStatus>().clone();
     assert_eq!((state.progress(), state.errors().count()), (1.0, 0));
     assert_eq!((state.warm_ups[0].label.as_str(), &state.warm_ups[0].state), ("model", &WarmUpState::Ready));
     assert_eq!((state.warm_ups[0].done, state.warm_ups[0].total), (3, 3));
@@ -183,9 +183,9 @@ fn ops_by_name_and_saved_lists_are_compiled_ahead() {
         let unknown = ops.warm_up_ops("none", 0, &[OpSpec::new("frobnicate", [[2, 2]])]).unwrap_err();
         assert!(unknown.to_string().contains("frobnicate"), "{unknown}");
     });
-    rig.step_until(|app| !app.world().resource::<TensorReadyState>().warm_ups.is_empty());
-    rig.step_until(|app| app.world().resource::<TensorReadyState>().is_ready());
-    assert_eq!(rig.app.world().resource::<TensorReadyState>().errors().count(), 0);
+    rig.step_until(|app| !app.world().resource::<WarmUpStatus>().warm_ups.is_empty());
+    rig.step_until(|app| app.world().resource::<WarmUpStatus>().is_ready());
+    assert_eq!(rig.app.world().resource::<WarmUpStatus>().errors().count(), 0);
     let spawn = |rig: &mut Rig| rig.spawn(Tensor::from_slice(&[0.25f32; 48 * 48], [48, 48]).unwrap());
     let (x, y) = (spawn(&mut rig), spawn(&mut rig));
     let before = rig.figures().pipelines_built;
@@ -198,8 +198,8 @@ fn ops_by_name_and_saved_lists_are_compiled_ahead() {
     let list = PipelineList::load(&file).unwrap();
     let mut rig = with(PipelineSettings::default());
     pipelines(&rig).precompile("list", 0, &list);
-    rig.step_until(|app| !app.world().resource::<TensorReadyState>().warm_ups.is_empty());
-    rig.step_until(|app| app.world().resource::<TensorReadyState>().is_ready());
+    rig.step_until(|app| !app.world().resource::<WarmUpStatus>().warm_ups.is_empty());
+    rig.step_until(|app| app.world().resource::<WarmUpStatus>().is_ready());
     assert_eq!(rig.figures().pipelines_built, list.len() as u64);
     let (x, y) = (spawn(&mut rig), spawn(&mut rig));
     assert_eq!(rig.compute(move |ops| ops.matmul(x, y)).unwrap().bytes(), expected.bytes());
@@ -211,9 +211,9 @@ fn ops_by_name_and_saved_lists_are_compiled_ahead() {
     let broken = r#"{"version": 1, "kernels": [{"kernel": "k", "variant": "", "wgsl": "nonsense", "entry": "main", "checked": true, "params_in_storage": false, "writes": [], "faults": false}]}"#;
     std::fs::write(&file, broken).unwrap();
     pipelines(&rig).precompile("broken", 0, &PipelineList::load(&file).unwrap());
-    rig.step_until(|app| app.world().resource::<TensorReadyState>().warm_ups.len() == 2);
-    rig.step_until(|app| app.world().resource::<TensorReadyState>().is_ready());
-    assert_eq!(rig.app.world().resource::<TensorReadyState>().errors().count(), 1);
+    rig.step_until(|app| app.world().resource::<WarmUpStatus>().warm_ups.len() == 2);
+    rig.step_until(|app| app.world().resource::<WarmUpStatus>().is_ready());
+    assert_eq!(rig.app.world().resource::<WarmUpStatus>().errors().count(), 1);
     let failed = report(&rig).pipelines.into_iter().find(|p| p.state == PipelineState::Failed).unwrap();
     assert!(failed.error.is_some_and(|error| !error.is_empty()));
     assert_eq!(rig.compute(move |ops| ops.matmul(x, y)).unwrap().bytes(), expected.bytes());
@@ -230,7 +230,7 @@ fn without_a_device_a_warm_up_is_done_at_once() {
     pipelines(&rig).precompile("list", 0, &PipelineList::default());
     rig.app.update();
     rig.app.update();
-    let state = rig.app.world().resource::<TensorReadyState>();
+    let state = rig.app.world().resource::<WarmUpStatus>();
     assert!(state.warm_ups.len() == 2 && state.is_ready(), "{state:?}");
 }
 

@@ -1,4 +1,4 @@
-//! Figures about tensor work: counters, timings, plan reports. Backends count; everything else only reads.
+//! Counters, timings and plan reports of tensor work. The backends write them, all other modules only read them.
 
 mod plan_report;
 mod pool_class;
@@ -22,7 +22,8 @@ use crate::ir::Backend;
 
 macro_rules! figures {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Totals since the app started, and what is in use now. All but the `_bytes` and `_now` figures only ever grow.
+        /// Totals since the app started, and current values. Figures whose names end in `_bytes` or `_now` can fall.
+        /// All others only grow.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct TensorFigures { $($(#[$doc])* pub $name: u64),* }
 
@@ -38,15 +39,15 @@ macro_rules! figures {
 }
 
 figures! {
-    /// Plans made because no earlier frame had the same structure.
+    /// Plans that were built. A plan is built if no earlier frame had the same structure.
     plans_built,
-    /// Batches that found their plan.
+    /// Batches that reused a cached plan.
     plan_hits,
-    /// Batches run.
+    /// Batches that were run.
     batches_run,
-    /// Batches waiting for pipelines.
+    /// Batches that wait for pipelines or memory.
     batches_waiting_now,
-    /// Nanoseconds the render world spent on planning, binding, encoding and submitting.
+    /// Nanoseconds that the render world spent on planning, binding, encoding and submitting.
     encode_nanos,
     /// Kernel launches on the device.
     dispatches,
@@ -54,57 +55,60 @@ figures! {
     passes,
     /// Queue submissions.
     submits,
-    /// Device buffers of any kind made.
+    /// Device buffers of any kind that were created.
     buffers_allocated,
-    /// Device buffers of any kind that were idle and used again instead.
+    /// Idle device buffers of any kind that were reused.
     buffers_reused,
-    /// Bind groups made.
+    /// Bind groups that were created.
     bind_groups_made,
-    /// Pipelines compiled.
+    /// Pipelines that were compiled.
     pipelines_built,
-    /// Pipelines being compiled.
+    /// Pipelines that are being compiled.
     pipelines_compiling_now,
-    /// Bytes of tensors on the device, each storage once, as buffers are sized (up to 1/16 more than the tensors).
+    /// Bytes of tensors on the device. Each storage is counted once, with the size of its buffer, which can be up to
+    /// 1/16 larger than the tensor.
     device_bytes,
     /// Bytes of scratch memory on the device.
     scratch_bytes,
-    /// Bytes of parameters and constants that plans keep on the device.
+    /// Bytes of plan parameters and constants on the device.
     plan_bytes,
-    /// Bytes of idle device buffers that wait to be used again.
+    /// Bytes of idle device buffers that are kept for reuse.
     pool_idle_bytes,
-    /// Bytes of the device in all: the four above. This is what a budget bounds.
+    /// Total bytes on the device: tensors, scratch memory, plans and idle buffers. The memory budget limits this
+    /// figure.
     total_device_bytes,
-    /// The most that `total_device_bytes` has been.
+    /// Highest value of `total_device_bytes` so far.
     peak_device_bytes,
-    /// Bytes of staging buffers, in use or idle; memory that the host can map.
+    /// Bytes of staging buffers, in use or idle. They are in host-visible memory.
     staging_bytes,
-    /// The most that `staging_bytes` has been.
+    /// Highest value of `staging_bytes` so far.
     peak_staging_bytes,
-    /// Bytes of tensors on the CPU backend, each storage once.
+    /// Bytes of tensors on the CPU backend. Each storage is counted once.
     host_bytes,
-    /// Bytes on the host of tensors that belong to the device: copies kept, and tensors moved there to make room.
+    /// Host bytes of GPU tensors: host copies, and tensors that were evicted.
     host_copy_bytes,
-    /// Tensors that left the device: for a budget, by the policy, or when asked to.
+    /// Tensors that were evicted from the device: for the budget, by the policy, or on request.
     evictions,
-    /// Bytes copied from the device to the host so that tensors could leave it, or to have a copy.
+    /// Bytes copied from the device to the host, to evict tensors or to make host copies.
     downloaded_bytes,
-    /// Bytes of tensors' contents brought from the host to the device, first uploads included.
+    /// Bytes of tensor contents copied from the host to the device, including first uploads.
     uploaded_bytes,
-    /// Copies to the host on their way.
+    /// Copies to the host that are in progress.
     downloads_now,
-    /// Bytes of weights that the CPU backend keeps packed for products, besides the tensors themselves.
+    /// Bytes of packed weights that the CPU backend caches for matrix products, in addition to the tensors.
     packed_bytes,
-    /// Readbacks asked for.
+    /// Readbacks that were requested.
     readbacks,
-    /// Readbacks not answered yet.
+    /// Readbacks that are pending.
     readbacks_now,
-    /// Kernels run by the CPU backend.
+    /// Kernels that the CPU backend ran.
     cpu_steps,
-    /// Devices that work could run on, one after the other: more than one if a device was lost and replaced.
+    /// Devices used so far. More than one if a device was lost and replaced.
     devices,
 }
 
-/// Shared between the worlds and with the threads that count.
+/// Counters, timings and plan reports of tensor work. Clones share the same data, also between the main world and the
+/// render world.
 #[derive(Resource, Clone, Debug, Default)]
 pub struct TensorDiagnostics {
     counters: Arc<Counters>,
@@ -113,7 +117,7 @@ pub struct TensorDiagnostics {
     timing: Arc<Timings>,
     /// Whether debug mode is on.
     debug: Arc<AtomicBool>,
-    /// Whether passes are split to be timed although they need not be; to compare.
+    /// Whether each launch is timed in its own pass although the device does not need that. For comparison.
     split_passes: Arc<AtomicBool>,
 }
 
@@ -126,42 +130,45 @@ impl TensorDiagnostics {
         diagnostics
     }
 
-    /// Whether launches are timed. Off, it costs nothing.
+    /// Whether launches are timed. There is no overhead while this is off.
     pub fn timings_on(&self) -> bool {
         self.timing.is_on()
     }
 
-    /// Times launches from the next frame on, or no longer. What was measured stays until [`TensorDiagnostics::clear_timings`].
+    /// Switches timing on or off from the next frame on. Earlier measurements are kept until
+    /// [`TensorDiagnostics::clear_timings`].
     pub fn set_timings(&self, on: bool) {
         self.timing.set_on(on);
     }
 
-    /// Times launches in a pass each, as on devices that have no clock inside passes. It costs more; for comparison.
+    /// Times each launch in its own pass, as on devices without timestamps inside passes. This is slower, and meant for
+    /// comparison.
     pub fn set_split_passes(&self, on: bool) {
         self.split_passes.store(on, Ordering::Relaxed);
     }
 
-    /// Where a backend's times come from.
+    /// How a backend measures times.
     pub fn timing_source(&self, backend: Backend) -> TimingSource {
         self.timing.source(backend)
     }
 
-    /// What has been measured; `None` if nothing was: timings are off, nothing ran, or the device has no clock.
+    /// All measurements. `None` if there are none: timings are off, nothing ran, or the device has no timestamps.
     pub fn timings(&self) -> Option<TimingReport> {
         self.timing.report()
     }
 
-    /// The launches of the frames that come after a given one, oldest first; a few frames back. The last may not be complete yet.
+    /// The launches of the frames after `frame`, oldest first. Only the most recent 128 frames are kept. The last one
+    /// may be incomplete.
     pub fn frames_after(&self, backend: Backend, frame: Option<u64>) -> Vec<FrameTimeline> {
         self.timing.frames_after(backend, frame)
     }
 
-    /// The last frame whose times are all here: its number, and its launches' times together.
+    /// The last frame with complete measurements: its number, and the sum of its launch times.
     pub fn last_complete_frame(&self, backend: Backend) -> Option<(u64, Duration)> {
         self.timing.last_complete_frame(backend)
     }
 
-    /// Forgets what was measured.
+    /// Deletes all measurements.
     pub fn clear_timings(&self) {
         self.timing.clear();
     }
@@ -171,9 +178,10 @@ impl TensorDiagnostics {
         self.debug.load(Ordering::Relaxed)
     }
 
-    /// Debug mode: new plans are logged, every launch has a debug group that names its op and where that was recorded, and the first op that makes
-    /// a NaN or an infinity of finite numbers is reported as [`RunError::NonFinite`](crate::RunError::NonFinite). All operands are looked at for
-    /// that, so work takes several times as long.
+    /// Switches debug mode. In debug mode, new plans are logged, and every launch has a debug group with its op and
+    /// source location. The first op that produces a NaN or an infinity from finite inputs is reported as
+    /// [`RunError::NonFinite`](crate::RunError::NonFinite). This check reads all operands, so work takes several times
+    /// as long.
     pub fn set_debug(&self, on: bool) {
         self.debug.store(on, Ordering::Relaxed);
     }
@@ -186,18 +194,18 @@ impl TensorDiagnostics {
         self.split_passes.load(Ordering::Relaxed)
     }
 
-    /// The figures as they are now.
+    /// The current figures.
     pub fn figures(&self) -> TensorFigures {
         self.counters.figures()
     }
 
-    /// What became of the ops of the last batch a backend ran.
+    /// The report of the last plan that a backend ran.
     pub fn last_plan(&self, backend: Backend) -> Option<PlanReport> {
         let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         reports[backend as usize].as_ref().map(|report| PlanReport::clone(report))
     }
 
-    /// Device and staging buffers by size, in use and idle; none without a device.
+    /// Device and staging buffers by size class. Empty without a device.
     pub fn pool(&self) -> Vec<PoolClass> {
         let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Weak::upgrade);
         pools.map_or_else(Vec::new, |pools| pools.classes())
@@ -224,17 +232,17 @@ impl TensorDiagnostics {
     }
 }
 
-/// A device's buffers, as figures.
+/// Provides figures about the buffers of a device.
 pub(crate) trait PoolClasses: Send + Sync + core::fmt::Debug {
     fn classes(&self) -> Vec<PoolClass>;
 }
 
-/// Counting, in one word.
+/// Shorthands for relaxed counting.
 pub(crate) trait Count {
     fn add(&self, n: u64);
     fn sub(&self, n: u64);
     fn put(&self, n: u64);
-    /// Adds, and keeps the largest value there ever was in `peak`.
+    /// Adds `n`, and updates `peak` if the new value is higher.
     fn raise(&self, n: u64, peak: &Self);
 }
 

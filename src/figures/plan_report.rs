@@ -1,91 +1,92 @@
-//! What a plan does, for tests, logs and the inspector.
+//! Reports about plans, for tests, logs and the inspector.
 
 use core::fmt;
 use core::ops::Range;
 use core::panic::Location;
 
-/// What became of one batch's recorded ops.
+/// What the planner made of the recorded ops of one batch.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct PlanReport {
-    /// Nodes recorded, views and loads included.
+    /// Number of recorded nodes, including views and loads.
     pub recorded: usize,
-    /// Nodes that nothing used.
+    /// Number of nodes whose results are unused.
     pub dead: usize,
     /// Kernel launches, in order.
     pub steps: Vec<StepReport>,
-    /// Values that went through memory between two launches although one of the two is elementwise, and why.
+    /// Values that are passed through memory between two launches although one of the launches is elementwise, with the
+    /// reason.
     pub unfused: Vec<Unfused>,
-    /// Bytes of scratch memory.
+    /// Bytes of scratch memory that the plan allocates.
     pub scratch_bytes: usize,
-    /// Bytes of all scratch values together, had none shared memory.
+    /// Bytes of all scratch values if none shared memory.
     pub unpacked_scratch_bytes: usize,
-    /// The most bytes of scratch values alive at one time: what no packing can go below.
+    /// Peak bytes of simultaneously live scratch values. No packing can use less.
     pub live_scratch_bytes: usize,
 }
 
 /// One kernel launch of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepReport {
-    /// The kernel.
+    /// Name of the kernel.
     pub kernel: &'static str,
-    /// The op that the kernel is for; of an elementwise kernel the last op it carries out.
+    /// The main op of the launch. For an elementwise kernel, the last op in it.
     pub op: &'static str,
-    /// The recorded ops it carries out, by name.
+    /// Names of all recorded ops in the launch.
     pub ops: Vec<&'static str>,
-    /// Where the last of them was recorded.
+    /// Source location of the last of these ops.
     pub site: &'static Location<'static>,
-    /// The parts of the scratch memory it writes to, in bytes; launches whose values are never needed at the same time share them.
+    /// Byte ranges of scratch memory that the launch writes. Values that are not live at the same time share ranges.
     pub scratch: Vec<Range<usize>>,
-    /// Bytes it reads and writes, every element once.
+    /// Bytes read and written. Each element is counted once.
     pub bytes: u64,
-    /// Arithmetic operations; a function such as `exp` counts as the additions it takes.
+    /// Arithmetic operations. Functions such as `exp` count as their cost in additions.
     pub flops: u64,
 }
 
-/// A value that one launch wrote and another read, though one of them is elementwise and might have been part of the other.
+/// A value that is passed through memory between two launches although one of them is elementwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfused {
-    /// The op that made the value.
+    /// The op that produces the value.
     pub producer: &'static str,
-    /// The op that read it.
+    /// The op that consumes the value.
     pub consumer: &'static str,
-    /// Their launches, as positions in [`PlanReport::steps`].
+    /// Indices of the two launches in [`PlanReport::steps`].
     pub steps: [usize; 2],
-    /// Why they are two launches.
+    /// Why the launches were not fused.
     pub reason: UnfusedReason,
 }
 
-/// Why two launches were not made one.
+/// Why two launches were not fused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum UnfusedReason {
     /// [`PipelineSettings::fuse`](crate::PipelineSettings::fuse) is off.
     Off,
-    /// The consumer reads the value many times or in an order of its own, so it takes it from memory.
+    /// The consumer reads the value several times or in another order, so it needs it in memory.
     NotElementwise,
-    /// The producer writes its result in parts, or reads it back, and so takes no more work in.
+    /// The producer writes its result in parts or reads it back, so no work can be fused into it.
     Producer,
-    /// The consumer sees the value broadcast, cut or in another order.
+    /// The consumer reads the value through a view (broadcast, slice or permutation).
     Order,
-    /// Others need the value too, so computing it inside the consumer would be work done twice.
+    /// The value has several consumers, so fusing it would compute it more than once.
     SeveralUsers,
-    /// The elementwise consumer is part of another kernel's launch already.
+    /// The elementwise consumer is already fused into another launch.
     Taken,
-    /// Something that must run between the two reads or overwrites what they work on.
+    /// A launch that must run between the two reads or overwrites their memory.
     Between,
-    /// The result would overwrite what other threads of the same launch still read.
+    /// The result would overwrite memory that other threads of the same launch still read.
     Overwrites,
-    /// Both write into the same storage.
+    /// Both launches write to the same storage.
     SameStorage,
-    /// The result has less than 32 bits an element and is packed by a launch of its own.
+    /// The result has elements of less than 32 bits, which a separate launch packs.
     Narrow,
-    /// The consumer stores to a place that a number chooses when it runs.
+    /// The consumer stores at an offset that is only known at run time.
     MovingStore,
-    /// Together they touch more memories than a launch may bind.
+    /// Together they need more bindings than one launch can have.
     Bindings,
-    /// Together they are longer than one kernel may be.
+    /// Together they exceed the maximum length of a kernel.
     TooLong,
-    /// The consumer would repeat, or do in few threads, more work than the memory traffic it would save.
+    /// Fusing would repeat work, or run it in few threads, at a higher cost than the memory traffic it saves.
     Costly,
 }
 
@@ -93,19 +94,19 @@ impl fmt::Display for UnfusedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Off => "fusion is off",
-            Self::NotElementwise => "the consumer takes it from memory",
-            Self::Producer => "the producer takes no work in",
-            Self::Order => "seen broadcast, cut or in another order",
-            Self::SeveralUsers => "several users",
-            Self::Taken => "the consumer is part of another launch",
-            Self::Between => "memory is used in between",
-            Self::Overwrites => "would overwrite what is still read",
-            Self::SameStorage => "both write into one storage",
-            Self::Narrow => "the result is packed",
-            Self::MovingStore => "stored at a moving place",
+            Self::NotElementwise => "the consumer needs it in memory",
+            Self::Producer => "no work can be fused into the producer",
+            Self::Order => "read through a view",
+            Self::SeveralUsers => "several consumers",
+            Self::Taken => "the consumer is fused into another launch",
+            Self::Between => "another launch uses the memory in between",
+            Self::Overwrites => "would overwrite memory that is still read",
+            Self::SameStorage => "both write to the same storage",
+            Self::Narrow => "the result needs a packing launch",
+            Self::MovingStore => "stored at an offset known only at run time",
             Self::Bindings => "too many bindings",
             Self::TooLong => "too long for one kernel",
-            Self::Costly => "would repeat costly work",
+            Self::Costly => "fusing would cost more than it saves",
         })
     }
 }

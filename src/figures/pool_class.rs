@@ -1,25 +1,25 @@
-//! Pooled device buffers, as figures.
+//! Figures about pooled device buffers.
 
-/// What pooled buffers can stand in for.
+/// What pooled buffers are used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PoolKind {
     /// Tensors and scratch memory.
     Tensors,
     /// Parameters and constants of plans.
     Plans,
-    /// Copies to the host.
+    /// Staging buffers for copies to the host.
     Staging,
 }
 
 /// Buffers of one kind and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolClass {
-    /// What they are for.
+    /// What the buffers are used for.
     pub kind: PoolKind,
-    /// Bytes of each.
+    /// Bytes per buffer.
     pub bytes: u64,
-    /// How many are in use.
+    /// Number of buffers in use.
     pub used: usize,
-    /// How many wait to be used again.
+    /// Number of idle buffers that are kept for reuse.
     pub idle: usize,
 }

@@ -1,4 +1,4 @@
-//! How long kernels take, by kernel, by op and by model, and when in a frame each ran. Backends measure; everything else only reads.
+//! Kernel timings, by kernel, op and model, and timelines of frames. The backends measure, all other modules only read.
 
 use core::hash::Hash;
 use core::panic::Location;
@@ -13,58 +13,58 @@ use bevy::prelude::*;
 use super::PlanReport;
 use crate::ir::Backend;
 
-/// Samples that a [`TimingStats`] is about.
+/// Number of samples in the window of [`TimingStats`].
 const WINDOW: usize = 120;
-/// Frames of a report.
+/// Number of frames in a [`TimingReport`].
 const FRAMES: usize = 16;
-/// Frames of which the launches are kept: enough for whoever adds them up to be late.
+/// Number of frames whose launches are kept, so that readers that sum them up can be late.
 const KEPT_FRAMES: usize = 128;
-/// Kernels, ops or models that are kept; beyond, those not seen for longest go.
+/// Maximum number of kernels, ops or models. The least recently seen ones are dropped.
 const KEPT: usize = 4096;
 
-/// Where a backend's times come from.
+/// How a backend measures times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum TimingSource {
-    /// Nothing: there is no such backend here, or the device has no timestamps (`Features::TIMESTAMP_QUERY`).
+    /// Not measured: the backend does not exist, or the device has no timestamps (`Features::TIMESTAMP_QUERY`).
     #[default]
     Unsupported,
-    /// The device's clock, read between the launches of a pass.
+    /// GPU timestamps between the launches of a pass.
     InsidePasses,
-    /// The device's clock, read around passes: while timings are on, every launch has one of its own, which costs more.
+    /// GPU timestamps around passes. While timings are on, every launch has its own pass, which is slower.
     SplitPasses,
-    /// The clock of the thread that runs the kernels.
+    /// The host clock on the thread that runs the kernels.
     HostClock,
 }
 
-/// A few figures over the last samples of something.
+/// Statistics over the most recent samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimingStats {
-    /// How often it was measured, in all.
+    /// Total number of measurements.
     pub count: u64,
-    /// Samples that the other figures are about, the latest ones.
+    /// Number of recent samples that the other figures cover.
     pub window: usize,
-    /// The latest.
+    /// The most recent sample.
     pub last: Duration,
-    /// The shortest.
+    /// Minimum.
     pub min: Duration,
-    /// The mean.
+    /// Mean.
     pub mean: Duration,
-    /// All but a twentieth took no longer.
+    /// 95th percentile.
     pub p95: Duration,
-    /// Bytes read and written in the window, every element once.
+    /// Bytes read and written in the window. Each element is counted once.
     pub bytes: u64,
     /// Arithmetic operations in the window.
     pub flops: u64,
 }
 
 impl TimingStats {
-    /// Bytes moved in a second, in units of 10⁹; `None` if it took no time that the clock could see.
+    /// Bandwidth in GB/s (10⁹ bytes per second). `None` if the measured time is 0.
     pub fn gigabytes_per_second(&self) -> Option<f64> {
         self.rate(self.bytes)
     }
 
-    /// Operations in a second, in units of 10⁹; `None` if it took no time that the clock could see.
+    /// Throughput in GFLOP/s (10⁹ operations per second). `None` if the measured time is 0.
     pub fn gigaflops(&self) -> Option<f64> {
         self.rate(self.flops)
     }
@@ -75,107 +75,108 @@ impl TimingStats {
     }
 }
 
-/// All launches of a kernel in one of its forms.
+/// Timing of one variant of a kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelTiming {
-    /// Where it ran.
+    /// The backend it ran on.
     pub backend: Backend,
-    /// The kernel.
+    /// Name of the kernel.
     pub kernel: &'static str,
-    /// The form of it that was chosen; empty where there is one only.
+    /// Name of the variant. Empty if the kernel has only one.
     pub variant: Arc<str>,
     /// Per launch.
     pub stats: TimingStats,
 }
 
-/// All launches for an op recorded at one place. The time of ops that share a launch is that of the op the kernel is for.
+/// Timing of an op, by the source location that recorded it. If several ops share a launch, the time belongs to the
+/// main op of the launch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpTiming {
-    /// Where it ran.
+    /// The backend it ran on.
     pub backend: Backend,
-    /// The op.
+    /// Name of the op.
     pub op: &'static str,
-    /// Where it was recorded; of ops that share a plan, the first such place.
+    /// Where it was recorded. If several locations share a plan, the first one.
     pub site: &'static Location<'static>,
     /// Per launch.
     pub stats: TimingStats,
 }
 
-/// All launches that work on a model's tensors, or on values made from them.
+/// Timing of all launches that work on a model's tensors or on values computed from them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelTiming {
-    /// Where it ran.
+    /// The backend it ran on.
     pub backend: Backend,
     /// The model.
     pub model: Entity,
-    /// Per batch, which is what a frame recorded.
+    /// Per batch. A batch is the recorded work of one frame.
     pub stats: TimingStats,
 }
 
 /// One launch in a [`FrameTimeline`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaunchSpan {
-    /// The kernel.
+    /// Name of the kernel.
     pub kernel: &'static str,
-    /// The form of it.
+    /// Name of the variant.
     pub variant: Arc<str>,
-    /// The op that the kernel is for.
+    /// The main op of the launch.
     pub op: &'static str,
-    /// Where that was recorded.
+    /// Where the op was recorded.
     pub site: &'static Location<'static>,
-    /// The model whose tensors it works on.
+    /// The model whose tensors it works on, if any.
     pub model: Option<Entity>,
-    /// The number of its pass in the frame.
+    /// Index of its pass in the frame.
     pub pass: u32,
-    /// When it began, after the frame's first launch did.
+    /// Start time, relative to the start of the frame's first launch.
     pub start: Duration,
-    /// When it ended.
+    /// End time, relative to the start of the frame's first launch.
     pub end: Duration,
-    /// Bytes read and written, every element once.
+    /// Bytes read and written. Each element is counted once.
     pub bytes: u64,
     /// Arithmetic operations.
     pub flops: u64,
 }
 
-/// When the launches of one frame ran.
+/// The launches of one frame, with their times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FrameTimeline {
-    /// Where they ran.
+    /// The backend they ran on.
     pub backend: Backend,
-    /// The number of the frame on its backend.
+    /// Frame number of the backend.
     pub frame: u64,
-    /// When its first launch began, by the backend's own clock, which starts anywhere.
+    /// Start of the first launch, by the clock of the backend. The clock has an arbitrary origin.
     pub origin: Duration,
-    /// In order.
+    /// The launches, in order.
     pub spans: Vec<LaunchSpan>,
 }
 
 impl FrameTimeline {
-    /// The launches' times together.
+    /// Sum of the launch times.
     pub fn busy(&self) -> Duration {
         self.spans.iter().map(|span| span.end.saturating_sub(span.start)).sum()
     }
 
-    /// From the beginning of the first launch to the end of the last.
+    /// Time from the start of the first launch to the end of the last one.
     pub fn length(&self) -> Duration {
         self.spans.iter().map(|span| span.end).max().unwrap_or_default()
     }
 }
 
-/// What has been measured, as plain data.
+/// All measurements.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TimingReport {
-    /// The longest in all first.
+    /// By kernel, highest total time first.
     pub kernels: Vec<KernelTiming>,
-    /// The longest in all first.
+    /// By op, highest total time first.
     pub ops: Vec<OpTiming>,
-    /// The longest in all first.
+    /// By model, highest total time first.
     pub models: Vec<ModelTiming>,
-    /// The last frames that were measured, oldest first.
+    /// The most recent measured frames, oldest first.
     pub frames: Vec<FrameTimeline>,
 }
 
-/// Launches of one batch with their times, as backends hand them in.
+/// The timed launches of one batch, as a backend reports them.
 pub(crate) struct TimedBatch {
     pub backend: Backend,
     pub frame: u64,
@@ -185,7 +186,7 @@ pub(crate) struct TimedBatch {
     pub launches: Vec<TimedLaunch>,
 }
 
-/// One launch, its times in nanoseconds of the backend's clock.
+/// One launch, with times in nanoseconds of the backend's clock.
 pub(crate) struct TimedLaunch {
     pub step: usize,
     pub variant: Arc<str>,
@@ -194,7 +195,7 @@ pub(crate) struct TimedLaunch {
     pub end: u64,
 }
 
-/// Where timings are gathered; shared by all who measure and read.
+/// Collects timings. Shared by the backends and the readers.
 #[derive(Debug, Default)]
 pub(crate) struct Timings {
     on: AtomicBool,
@@ -211,14 +212,14 @@ struct Tables {
     ops: Keyed<(Backend, &'static str, &'static Location<'static>)>,
     models: Keyed<(Backend, Entity)>,
     frames: VecDeque<Frame>,
-    /// Counts batches.
+    /// Number of batches so far.
     clock: u64,
 }
 
 #[derive(Debug)]
 struct Frame {
     timeline: FrameTimeline,
-    /// When its first launch began, by the backend's clock.
+    /// Start of its first launch, by the clock of the backend.
     origin: u64,
     passes: u32,
 }
@@ -297,21 +298,21 @@ impl Timings {
         self.tables().record(batch);
     }
 
-    /// The frames of which launches are kept and that come after a given one, oldest first. The last may not be complete yet.
+    /// The kept frames after `frame`, oldest first. The last one may be incomplete.
     pub(crate) fn frames_after(&self, backend: Backend, frame: Option<u64>) -> Vec<FrameTimeline> {
         let tables = self.tables();
         let later = |f: &&Frame| f.timeline.backend == backend && frame.is_none_or(|frame| f.timeline.frame > frame);
         tables.frames.iter().filter(later).map(|frame| frame.timeline.clone()).collect()
     }
 
-    /// The newest frame before the last, which is complete: its number and its launches' times together.
+    /// The second newest frame, which is complete: its number, and the sum of its launch times.
     pub(crate) fn last_complete_frame(&self, backend: Backend) -> Option<(u64, Duration)> {
         let tables = self.tables();
         let mut frames = tables.frames.iter().rev().filter(|frame| frame.timeline.backend == backend);
         frames.nth(1).map(|frame| (frame.timeline.frame, frame.timeline.busy()))
     }
 
-    /// `None` before anything has been measured.
+    /// Returns `None` if nothing was measured.
     pub(crate) fn report(&self) -> Option<TimingReport> {
         let tables = self.tables();
         if tables.kernels.is_empty() {
@@ -386,7 +387,7 @@ impl Tables {
     }
 }
 
-/// Drops the half not seen for longest when there are too many: models and call sites come and go.
+/// Drops the least recently seen half if there are too many entries, because models and call sites come and go.
 fn forget<K: Eq + Hash>(map: &mut Keyed<K>) {
     if map.len() > KEPT {
         let mut touched: Vec<u64> = map.values().map(|window| window.touched).collect();

@@ -1,4 +1,5 @@
-//! Weights as Bevy assets: read by the asset server's tasks and decoded by others meanwhile, so that no frame waits for a file, nor one file for another.
+//! Weights as Bevy assets. The asset server's tasks read the file while other tasks decode it, so neither frames nor
+//! other files wait.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -13,37 +14,37 @@ use super::header::{Header, LENGTH};
 use super::safetensors::{FormatError, io_error};
 use crate::tensor::TensorData;
 
-/// The tensors of a safetensors file, as an asset: `asset_server.load("model.safetensors")`. [`LoadWeights`](crate::LoadWeights) puts them into a
-/// model.
+/// The tensors of a safetensors file as an asset: `asset_server.load("model.safetensors")`.
+/// [`LoadWeights`](crate::LoadWeights) adds them to a model.
 #[derive(Asset, TypePath, Clone, Debug)]
 pub struct TensorWeights {
     tensors: Arc<[(String, TensorData)]>,
 }
 
 impl TensorWeights {
-    /// Reads a file's bytes; `path` is what errors call them.
+    /// Decodes the bytes of a file. `path` is used in error messages.
     pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self, FormatError> {
         let header = Header::read(path, &mut Cursor::new(bytes), bytes.len() as u64)?;
         let tensors = header.names().into_iter().map(|name| {
             let entry = header.entry(path, &name)?;
-            // The header was checked against the length.
+            // The header was validated against the length of the file.
             let data = entry.from as usize..entry.to as usize;
             entry.decode(&name, &bytes[data]).map(|data| (name, data))
         });
         Ok(Self { tensors: tensors.collect::<Result<_, _>>()? })
     }
 
-    /// Names and contents, in the file's order.
+    /// Names and contents, in file order.
     pub fn tensors(&self) -> &[(String, TensorData)] {
         &self.tensors
     }
 
-    /// The content of that name.
+    /// The content of the tensor with this name.
     pub fn get(&self, name: &str) -> Option<&TensorData> {
         self.tensors.iter().find(|(known, _)| known == name).map(|(_, data)| data)
     }
 
-    /// Bytes of all tensors.
+    /// Total bytes of all tensors.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(|(_, data)| data.bytes().len() as u64).sum()
     }
@@ -55,7 +56,7 @@ impl From<Vec<(String, TensorData)>> for TensorWeights {
     }
 }
 
-/// Loads [`TensorWeights`] from safetensors files.
+/// Asset loader for [`TensorWeights`] from safetensors files.
 #[derive(Default, TypePath)]
 pub(crate) struct SafetensorsLoader;
 
@@ -96,19 +97,19 @@ impl AssetLoader for SafetensorsLoader {
     }
 }
 
-/// Bytes that are made room for at once: a header may speak of more than there is.
+/// Maximum bytes to allocate at once. A header can claim more data than the file contains.
 const STEP: u64 = 1 << 22;
 
-/// A file whose bytes come in order.
+/// A file that is read sequentially.
 struct Incoming<'a> {
     path: &'a Path,
     reader: &'a mut dyn Reader,
-    /// Bytes that have come.
+    /// Bytes read so far.
     has: u64,
 }
 
 impl Incoming<'_> {
-    /// The next so many bytes of a file that `needs` that many in all.
+    /// Reads the next `count` bytes of a file that should have `needs` bytes in total.
     async fn take(&mut self, count: u64, needs: u64) -> Result<Vec<u8>, FormatError> {
         let mut bytes = Vec::new();
         while (bytes.len() as u64) < count {
@@ -127,7 +128,7 @@ impl Incoming<'_> {
         Ok(bytes)
     }
 
-    /// Whether nothing comes behind what the header speaks of.
+    /// Checks that the file has no data after the end that the header declares.
     async fn ends(&mut self, needs: u64) -> Result<(), FormatError> {
         let mut more = vec![0; 1 << 16];
         while self.read(&mut more).await? > 0 {}

@@ -1,4 +1,4 @@
-//! Saving a model's tensors and loading them, off the frame.
+//! Saves and loads a model's tensors in the background.
 
 use std::path::PathBuf;
 
@@ -13,35 +13,35 @@ use crate::readback::TensorReceiver;
 use crate::record::TensorCommands;
 use crate::tensor::{ModelTensors, Tensor, TensorData, TensorNames, TensorOf};
 
-/// A model's tensors have been saved, or not: the answer to [`TensorFiles::save`].
+/// Triggered on the model when [`TensorFiles::save`] has finished or failed.
 #[derive(EntityEvent, Clone, Debug)]
 pub struct TensorsSaved {
     /// The model.
     pub entity: Entity,
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// How many tensors, or what went wrong; the file is then as it was before.
+    /// Number of saved tensors, or the error. On an error, an existing file is unchanged.
     pub result: Result<usize, FormatError>,
 }
 
-/// Tensors have been loaded into a model, or not: the answer to [`TensorFiles::load`].
+/// Triggered on the model when [`TensorFiles::load`] has finished or failed.
 #[derive(EntityEvent, Clone, Debug)]
 pub struct TensorsLoaded {
     /// The model.
     pub entity: Entity,
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The tensors, or what went wrong; the model is then as it was before.
+    /// The loaded tensors, or the error. On an error, the model is unchanged.
     pub result: Result<Vec<Entity>, FormatError>,
 }
 
-/// Work with files that is done.
+/// A finished file operation.
 enum FileNews {
     Saved(TensorsSaved),
     Loaded(Entity, PathBuf, Result<Vec<(String, TensorData)>, FormatError>),
 }
 
-/// Where tasks report.
+/// Channel for results of file operations.
 #[derive(Resource)]
 pub(crate) struct FileChannel {
     sender: Sender<FileNews>,
@@ -55,7 +55,8 @@ impl Default for FileChannel {
     }
 }
 
-/// Saves models to safetensors files and loads them. Files are read and written on Bevy's IO threads.
+/// System parameter that saves models to safetensors files and loads them. Files are read and written on Bevy's IO
+/// threads.
 #[derive(SystemParam)]
 pub struct TensorFiles<'w, 's> {
     ops: TensorCommands<'w, 's>,
@@ -65,16 +66,18 @@ pub struct TensorFiles<'w, 's> {
 }
 
 impl TensorFiles<'_, '_> {
-    /// Saves a model's tensors under their names, with the values they have after the work recorded so far. [`TensorsSaved`] tells on the model how it
-    /// went. A tensor without a name, or with another's, is an error at once. Every tensor is saved whole: views and shares become tensors of their
-    /// own.
+    /// Saves a model's tensors under their names, with their values after all work recorded so far. [`TensorsSaved`] is
+    /// triggered on the model when the file is written.
+    ///
+    /// Tensors without a name and duplicate names are errors of this call. Views and shared tensors are saved as
+    /// separate, complete tensors.
     #[track_caller]
     pub fn save(&mut self, model: Entity, path: impl Into<PathBuf>) -> Result<(), OpError> {
         const OP: &str = "save";
         let path = path.into();
         let mut receivers: Vec<(String, TensorReceiver)> = Vec::new();
         for tensor in self.models.get(model).into_iter().flat_map(|tensors| tensors.iter()) {
-            let reason = || format!("tensor {tensor} has no name to be saved under");
+            let reason = || format!("tensor {tensor} has no name and cannot be saved");
             let name = self.names.get(tensor).map_err(|_| OpError::Argument { op: OP, reason: reason() })?;
             receivers.push((name.to_string(), self.ops.read(tensor)?));
         }
@@ -92,15 +95,16 @@ impl TensorFiles<'_, '_> {
                 }
             }
             let result = result.and_then(|()| save_safetensors(&path, &tensors)).map(|()| tensors.len());
-            // The app may have ended.
+            // Fails only if the app has exited.
             let _ = sender.send(FileNews::Saved(TensorsSaved { entity: model, path, result }));
         };
         IoTaskPool::get().spawn(task).detach();
         Ok(())
     }
 
-    /// Loads tensors into a model: all of a file, or those of the given names. A tensor that the model has by that name is replaced, others are
-    /// spawned. [`TensorsLoaded`] tells on the model how it went; a file with anything wrong in it changes nothing.
+    /// Loads tensors into a model: all tensors of a file, or only those in `names`. Existing tensors of the model with
+    /// the same names are replaced, others are spawned. [`TensorsLoaded`] is triggered on the model when this has
+    /// finished. If anything in the file is invalid, the model is not changed.
     pub fn load(&mut self, model: Entity, path: impl Into<PathBuf>, names: Option<&[&str]>) {
         let (path, sender) = (path.into(), self.channel.sender.clone());
         let names: Option<Vec<String>> = names.map(|names| names.iter().map(|&name| name.to_owned()).collect());
@@ -115,7 +119,7 @@ impl TensorFiles<'_, '_> {
     }
 }
 
-/// Puts what was loaded into the world and tells how it went.
+/// Applies loaded tensors to the world and triggers the result events.
 pub(crate) fn deliver_files(channel: Res<FileChannel>, mut commands: Commands) {
     for news in channel.receiver.try_iter() {
         commands.queue(move |world: &mut World| match news {
@@ -136,7 +140,7 @@ pub(crate) fn deliver_files(channel: Res<FileChannel>, mut commands: Commands) {
     }
 }
 
-/// Replaces the model's tensor of that name, or spawns one.
+/// Replaces the model's tensor with this name, or spawns a new one.
 pub(super) fn place(world: &mut World, model: Entity, name: String, tensor: Tensor) -> Entity {
     match world.resource::<TensorNames>().find(model, &name) {
         Ok(entity) => {

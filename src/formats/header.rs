@@ -1,4 +1,4 @@
-//! The header of a safetensors file, and how the bytes that it speaks of become host data.
+//! The header of a safetensors file, and the conversion of its data to host data.
 
 use core::fmt;
 use std::io::Read;
@@ -11,17 +11,17 @@ use crate::error::TensorError;
 use crate::ir::{DType, Shape};
 use crate::tensor::{TensorData, pack};
 
-/// The longest header that is read; the format's own limit.
+/// Maximum size of the header. This is the limit of the format.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// Bytes before the header: its length.
+/// Number of bytes before the header. They contain its length.
 pub(super) const LENGTH: u64 = 8;
 
-/// A header that fits its file.
+/// A header that was validated against the length of its file.
 #[derive(Debug)]
 pub(super) struct Header {
     content: Metadata,
-    /// Where the tensors' bytes begin.
+    /// Position of the first tensor byte in the file.
     start: u64,
 }
 
@@ -29,17 +29,17 @@ pub(super) struct Header {
 #[derive(Debug)]
 pub(super) struct Entry {
     stored: Dtype,
-    /// What the bytes are blocks of, for quantised tensors.
+    /// The block type, for quantised tensors.
     quantized: Option<DType>,
     shape: Shape,
     elements: usize,
-    /// Where its bytes begin and end in the file.
+    /// Start and end of its bytes in the file.
     pub from: u64,
     pub to: u64,
 }
 
 impl Header {
-    /// Reads the header of a file of `has` bytes and checks it against that. No more is allocated than the header takes.
+    /// Reads and validates the header of a file with `has` bytes. Allocates no more than the size of the header.
     pub(super) fn read(path: &Path, file: &mut impl Read, has: u64) -> Result<Self, FormatError> {
         let io = io_error(path);
         let length = |needs: u64| FormatError::Length { path: path.to_owned(), needs, has };
@@ -61,40 +61,40 @@ impl Header {
         Ok(header)
     }
 
-    /// Bytes of the header, from the first bytes of a file.
+    /// The size of the header, from the first bytes of a file.
     pub(super) fn size(path: &Path, bytes: [u8; LENGTH as usize]) -> Result<u64, FormatError> {
         let size = u64::from_le_bytes(bytes);
         if size > MAX_HEADER {
-            let reason = format!("a header of {size} bytes is too long");
+            let reason = format!("the header has {size} bytes, which exceeds the limit of {MAX_HEADER}");
             return Err(FormatError::Header { path: path.to_owned(), reason });
         }
         Ok(size)
     }
 
-    /// Reads the header's own bytes; whether the file is as long as it says remains to be seen.
+    /// Parses the header. Does not check the length of the file.
     pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Self, FormatError> {
-        // Deserialising also checks that offsets follow each other and fit the shapes.
+        // Deserialising also checks that offsets are contiguous and match the shapes.
         let content: Metadata = serde_json::from_slice(text)
             .map_err(|error| FormatError::Header { path: path.to_owned(), reason: error.to_string() })?;
         Ok(Self { content, start: LENGTH + text.len() as u64 })
     }
 
-    /// Bytes that the file must have.
+    /// Number of bytes that the file must have.
     pub(super) fn end(&self) -> u64 {
         self.start.saturating_add(self.content.data_len() as u64)
     }
 
-    /// The tensors' names, in the order of their bytes.
+    /// Names of the tensors, in the order of their bytes.
     pub(super) fn names(&self) -> Vec<String> {
         self.content.offset_keys()
     }
 
-    /// What the file says about itself beside its tensors.
+    /// A metadata entry of the file.
     pub(super) fn metadata(&self, key: &str) -> Option<&str> {
         self.content.metadata().as_ref()?.get(key).map(String::as_str)
     }
 
-    /// A tensor's place, type and shape.
+    /// Position, type and shape of a tensor.
     pub(super) fn entry(&self, path: &Path, name: &str) -> Result<Entry, FormatError> {
         let not_found = || FormatError::NotFound { path: path.to_owned(), name: name.to_owned() };
         let &TensorInfo { dtype: stored, ref shape, data_offsets: (from, to) } =
@@ -113,7 +113,8 @@ impl Header {
             match shape.dims_mut().last_mut().filter(|last| last.is_multiple_of(bytes)) {
                 Some(last) => *last = *last / bytes * format.elements,
                 None => {
-                    let reason = format!("the rows of \"{name}\" are not whole blocks of {bytes} bytes");
+                    let reason =
+                        format!("the row size of \"{name}\" is not a multiple of the block size of {bytes} bytes");
                     return Err(FormatError::Header { path: path.to_owned(), reason });
                 }
             }
@@ -127,7 +128,7 @@ impl Header {
 }
 
 impl Entry {
-    /// The tensor, from its bytes.
+    /// Converts the bytes of the tensor to host data.
     pub(super) fn decode(self, name: &str, bytes: &[u8]) -> Result<TensorData, FormatError> {
         match self.quantized {
             Some(dtype) => TensorData::from_gguf_blocks(dtype, self.shape, bytes)
@@ -137,7 +138,7 @@ impl Entry {
     }
 }
 
-/// A type's counterpart, where the bytes are the same.
+/// The tensor type with the same byte representation, if there is one.
 fn counterpart(dtype: Dtype) -> Option<DType> {
     Some(match dtype {
         Dtype::F32 => DType::F32,
@@ -151,7 +152,7 @@ fn counterpart(dtype: Dtype) -> Option<DType> {
     })
 }
 
-/// A type as the format names it.
+/// The safetensors type for a tensor type.
 pub(super) fn stored_type(name: &str, dtype: DType) -> Result<Dtype, FormatError> {
     let all = [Dtype::F32, Dtype::F16, Dtype::I32, Dtype::U32, Dtype::I8, Dtype::U8, Dtype::BOOL];
     if dtype.is_quantized() {
@@ -162,7 +163,7 @@ pub(super) fn stored_type(name: &str, dtype: DType) -> Result<Dtype, FormatError
         .ok_or_else(|| FormatError::Type { name: name.to_owned(), stored: dtype.to_string() })
 }
 
-/// The shape under which data stands in a file: its own, but bytes for quantised rows.
+/// The shape in the file. For quantised types, the last axis is in bytes.
 pub(super) fn stored_shape(data: &TensorData) -> Shape {
     let mut shape = data.shape().clone();
     if let (Some(format), Some(last)) = (data.dtype().block_format(), shape.dims_mut().last_mut()) {
@@ -171,7 +172,7 @@ pub(super) fn stored_shape(data: &TensorData) -> Shape {
     shape
 }
 
-/// Where the file's metadata says that a tensor is quantised.
+/// The metadata key that marks a tensor as quantised.
 pub(super) fn quantized_key(name: &str) -> String {
     format!("dtype.{name}")
 }
@@ -191,7 +192,7 @@ fn decode(name: &str, stored: Dtype, shape: Shape, elements: usize, bytes: &[u8]
         let mut last = [0; 4];
         last[..rest.len()].copy_from_slice(rest);
         let last = (!rest.is_empty()).then_some(&last);
-        // Any byte but 0 is true in a file; backends rely on 0 and 1.
+        // In a file any non-zero byte is true. The backends rely on 0 and 1.
         let truth = |bytes: [u8; 4]| bytes.map(|byte| u8::from(byte != 0));
         let words = whole.iter().chain(last).map(|&bytes| if dtype == DType::Bool { truth(bytes) } else { bytes });
         return Ok(TensorData::from_words(dtype, shape, words.map(u32::from_le_bytes).collect()));

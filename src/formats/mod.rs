@@ -1,4 +1,4 @@
-//! Tensors in files.
+//! File formats: safetensors, NumPy, and loading of model weights.
 
 mod asset;
 mod files;

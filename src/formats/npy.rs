@@ -1,4 +1,4 @@
-//! NumPy's file of one array.
+//! The NumPy `.npy` format.
 
 use std::path::Path;
 
@@ -7,10 +7,11 @@ use crate::disk::replace_file;
 use crate::ir::DType;
 use crate::tensor::TensorData;
 
-/// The bytes before the header's text: magic, version 1.0, length of the text.
+/// Size of the fixed part before the header text: magic, version 1.0, and length of the text.
 const PREFIX: usize = 10;
 
-/// Writes values as a NumPy array (`numpy.load`), replacing a file as a whole; quantised values are written as `f32`.
+/// Writes values as a NumPy array for `numpy.load`. An existing file is replaced atomically. Quantised values are
+/// written as `f32`.
 pub fn save_npy(path: impl AsRef<Path>, data: &TensorData) -> Result<(), FormatError> {
     let path = path.as_ref();
     replace_file(path, &npy(data)).map_err(|error| FormatError::Io {
@@ -31,10 +32,10 @@ fn npy(data: &TensorData) -> Vec<u8> {
         DType::Bool => ("|b1", data.bytes().to_vec()),
         DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => ("<f4", bytemuck::cast_slice(&data.to_f32()).to_vec()),
     };
-    // A tuple of one needs its comma.
+    // A Python tuple with one element needs a trailing comma.
     let shape: String = data.shape().iter().map(|size| format!("{size}, ")).collect();
     let mut header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({}), }}", shape.trim_end());
-    // The values begin at a multiple of 64, after a new line.
+    // The values start at a multiple of 64 bytes, after a newline.
     let end = (PREFIX + header.len() + 1).next_multiple_of(64);
     header.extend(core::iter::repeat_n(' ', end - PREFIX - header.len() - 1));
     header.push('\n');
@@ -49,7 +50,7 @@ fn npy(data: &TensorData) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// A reader by NumPy's own description of the format, to check the writer with.
+    /// Reads a file as NumPy's format description says, to test the writer.
     fn read(file: &[u8]) -> (String, Vec<u8>) {
         assert_eq!(file[..8], *b"\x93NUMPY\x01\x00");
         let length = usize::from(u16::from_le_bytes([file[8], file[9]]));

@@ -1,4 +1,5 @@
-//! The safetensors format: a length, a JSON header, and the tensors' bytes. Reading trusts nothing in a file; writing replaces a file as a whole.
+//! The safetensors format: a length, a JSON header, and the data of the tensors. Reading validates everything in the
+//! file. Writing replaces the file atomically.
 
 use core::fmt;
 use std::borrow::Cow;
@@ -16,84 +17,84 @@ use crate::error::{ReadError, TensorError};
 use crate::ir::{DType, Shape};
 use crate::tensor::TensorData;
 
-/// A file that could not be read or written.
+/// Error while reading or writing a file.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// The system said no.
+    /// An I/O error of the operating system.
     #[error("{}: {message}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What kind of trouble.
+        /// Kind of the error.
         kind: io::ErrorKind,
-        /// What the system said.
+        /// Message of the operating system.
         message: String,
     },
-    /// The file ends before its content does, or goes on after it.
-    #[error("{}: the file has {has} bytes but its header speaks of {needs}", path.display())]
+    /// The file is shorter or longer than its header declares.
+    #[error("{}: the file has {has} bytes but its header declares {needs}", path.display())]
     Length {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Bytes the header asks for.
+        /// Number of bytes that the header declares.
         needs: u64,
-        /// Bytes there are.
+        /// Actual number of bytes.
         has: u64,
     },
-    /// The header is not one, or contradicts itself: offsets that overlap, leave gaps or do not fit shapes.
+    /// The header is invalid: for example, offsets overlap, leave gaps or do not match shapes.
     #[error("{}: {reason}", path.display())]
     Header {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Why it is invalid.
         reason: String,
     },
-    /// The file has no such tensor.
+    /// The file has no tensor with this name.
     #[error("{}: there is no tensor named \"{name}\"", path.display())]
     NotFound {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The name.
+        /// The requested name.
         name: String,
     },
-    /// The tensor's element type has no counterpart here.
-    #[error("\"{name}\" is of type {stored}, which cannot be represented")]
+    /// The element type is not supported.
+    #[error("\"{name}\" has the unsupported type {stored}")]
     Type {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// The type, as the file names it.
+        /// Name of the type in the file.
         stored: String,
     },
-    /// A 64-bit integer that does not fit in 32 bits.
+    /// A 64-bit integer does not fit in 32 bits.
     #[error("\"{name}\" holds {value}, which does not fit in {dtype}")]
     Range {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// The first such number.
+        /// The first value that does not fit.
         value: String,
-        /// The type it would have to fit.
+        /// The 32-bit type.
         dtype: DType,
     },
-    /// A tensor that is too large to address.
+    /// The tensor is too large.
     #[error("\"{name}\": {error}")]
     Tensor {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// Why not.
+        /// The underlying error.
         error: Box<TensorError>,
     },
-    /// The values to be saved did not arrive.
+    /// The readback of a tensor failed while saving.
     #[error("\"{name}\" could not be read back: {error}")]
     Readback {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// Why not.
+        /// The underlying error.
         error: ReadError,
     },
 }
 
 impl FormatError {
-    /// Whether its message begins with the file's path.
+    /// Whether the message starts with the path of the file.
     pub(super) fn names_the_file(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::Length { .. } | Self::Header { .. } | Self::NotFound { .. })
     }
@@ -103,7 +104,7 @@ pub(super) fn io_error(path: &Path) -> impl Fn(io::Error) -> FormatError + '_ {
     move |error| FormatError::Io { path: path.to_owned(), kind: error.kind(), message: error.to_string() }
 }
 
-/// An open safetensors file: its header has been read and checked, its tensors are read one by one.
+/// An open safetensors file with a validated header. Tensors are read one at a time.
 pub struct SafetensorsFile {
     path: PathBuf,
     file: File,
@@ -117,7 +118,8 @@ impl fmt::Debug for SafetensorsFile {
 }
 
 impl SafetensorsFile {
-    /// Opens a file and checks its header against its length. No tensor is read, and no more is allocated than the header takes.
+    /// Opens a file and validates its header against its length. Reads no tensor data, and allocates no more than the
+    /// size of the header.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, FormatError> {
         let path = path.as_ref();
         let io = io_error(path);
@@ -127,22 +129,24 @@ impl SafetensorsFile {
         Ok(Self { path: path.to_owned(), file, header })
     }
 
-    /// The tensors' names, in the order of their bytes.
+    /// Names of the tensors, in the order of their bytes.
     pub fn names(&self) -> Vec<String> {
         self.header.names()
     }
 
-    /// What the file says about itself beside its tensors.
+    /// A metadata entry of the file.
     pub fn metadata(&self, key: &str) -> Option<&str> {
         self.header.metadata(key)
     }
 
-    /// Reads one tensor. Types without a counterpart are widened where that loses nothing (`BF16` to `f32`, 16-bit integers to `i32`), and
-    /// 64-bit integers narrowed where all of them fit; else it is an error. Bytes that the file's metadata calls blocks of a quantised type
-    /// become such; see [`save_safetensors`].
+    /// Reads one tensor.
+    ///
+    /// Unsupported types are widened where that is lossless (`BF16` to `f32`, 16-bit integers to `i32`). 64-bit
+    /// integers are narrowed to 32 bits if all values fit. Everything else is an error. Quantised tensors are
+    /// recognised by the file's metadata; see [`save_safetensors`].
     pub fn read(&mut self, name: &str) -> Result<TensorData, FormatError> {
         let entry = self.header.entry(&self.path, name)?;
-        // The header was checked against the file's length, so this is no more than the file has.
+        // The header was validated against the length of the file, so this is at most the size of the file.
         let mut bytes = vec![0; (entry.to - entry.from) as usize];
         let io = io_error(&self.path);
         self.file.seek(SeekFrom::Start(entry.from)).map_err(&io)?;
@@ -151,7 +155,7 @@ impl SafetensorsFile {
     }
 }
 
-/// Host data as the format sees it.
+/// Host data in the representation of the format.
 struct Stored<'a> {
     data: &'a TensorData,
     dtype: Dtype,
@@ -175,7 +179,7 @@ impl View for Stored<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        // Only quantised data has blocks to give.
+        // Fails only for data that is not quantised.
         self.data.to_gguf_blocks().map_or_else(|_| Cow::Borrowed(self.data.bytes()), Cow::Owned)
     }
 
@@ -187,11 +191,11 @@ impl View for Stored<'_> {
     }
 }
 
-/// Writes tensors to a file, which other tools can load. The file appears, or an old one is replaced, as a whole and only once everything is on the
-/// disk: whatever ends the program meanwhile leaves the old file as it was (and may leave a temporary file beside it).
+/// Writes tensors to a safetensors file. An existing file is replaced atomically, after all data is on disk. If the
+/// program is interrupted, the old file is unchanged, but a temporary file may remain beside it.
 ///
-/// The format has no quantised types. Their blocks are stored as bytes in GGUF's order, `[…, blocks of a row · bytes of a block]`, and the file's metadata
-/// says what they are: `dtype.NAME: q8_0`.
+/// The format has no quantised types. Quantised tensors are stored as bytes in GGUF block order, with the shape `[…,
+/// blocks per row · bytes per block]`, and the file's metadata contains the type: `dtype.NAME: q8_0`.
 pub fn save_safetensors(path: impl AsRef<Path>, tensors: &[(String, TensorData)]) -> Result<(), FormatError> {
     let path = path.as_ref();
     let io = io_error(path);

@@ -1,4 +1,5 @@
-//! Weights on their way into models: a bounded number of bytes a frame, the most urgent first, equals in turns.
+//! Gradual upload of weights: a limited number of bytes per frame, higher priorities first, round-robin between equal
+//! priorities.
 
 use crate::mailbox::{MemoryRequest, Outbox, SyncDirection};
 use std::sync::Arc;
@@ -16,13 +17,14 @@ use crate::record::TensorCommands;
 use crate::support::{ModelBackend, TensorSupport};
 use crate::tensor::{Tensor, TensorModel};
 
-/// Rows that a large tensor is cut by: so many of any type begin and end with a whole word.
+/// Large tensors are split at multiples of this many rows. Four rows of any type start and end at a word boundary.
 const ROWS: usize = 4;
 
-/// Fills a model with the tensors of a file, as soon as it is read: spawn it with the model, or insert it later.
+/// Loads the tensors of a file into a model. Insert it when or after spawning the model.
 ///
-/// Tensors arrive over as many frames as [`UploadSettings`] makes them take; [`WeightsProgress`] tells how far it is, [`WeightsReady`] when all are there or
-/// why they will not be. A tensor that the model has by that name is replaced.
+/// [`UploadSettings`] limits the bytes per frame. [`WeightsProgress`] reports the progress. [`WeightsReady`] is
+/// triggered when all tensors are loaded or loading has failed. Existing tensors of the model with the same names are
+/// replaced.
 ///
 /// ```
 /// # use bevy::prelude::*;
@@ -36,32 +38,35 @@ const ROWS: usize = 4;
 ///         });
 /// }
 /// ```
-#[derive(Component, Clone, Debug)]
+#[derive(Component, Clone, Debug, Reflect)]
+#[reflect(Component, Debug, Clone)]
 #[require(TensorModel)]
 pub struct LoadWeights {
     /// The file.
     pub weights: Handle<TensorWeights>,
-    /// Models of higher priority get the frame's bytes first; 0 by default.
+    /// Models with a higher priority are loaded first. 0 by default.
     pub priority: i32,
 }
 
 impl LoadWeights {
-    /// All tensors of a file.
+    /// Loads all tensors of a file with priority 0.
     pub fn new(weights: Handle<TensorWeights>) -> Self {
         Self { weights, priority: 0 }
     }
 
-    /// Before others, or after them.
+    /// Sets the priority.
     pub fn with_priority(mut self, priority: i32) -> Self {
         self.priority = priority;
         self
     }
 }
 
-/// How fast weights may arrive.
-#[derive(Resource, Clone, Copy, Debug, PartialEq, Eq)]
+/// Limits the upload of weights.
+#[derive(Resource, Clone, Copy, Debug, PartialEq, Eq, Reflect)]
+#[reflect(Resource, Default, Debug, PartialEq, Clone)]
 pub struct UploadSettings {
-    /// Bytes that all models together get in a frame; 4 MiB by default. Larger tensors take several frames.
+    /// Maximum number of bytes per frame for all models together. 4 MiB by default. On the GPU backend, larger tensors
+    /// are split over several frames.
     pub bytes_per_frame: usize,
 }
 
@@ -71,61 +76,62 @@ impl Default for UploadSettings {
     }
 }
 
-/// Some of a model's weights have arrived.
+/// Triggered on a model while its weights are loading.
 #[derive(EntityEvent, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightsProgress {
     /// The model.
     pub entity: Entity,
-    /// Bytes that are there.
+    /// Bytes loaded so far.
     pub done: u64,
-    /// Bytes in all.
+    /// Total bytes.
     pub total: u64,
 }
 
-/// All of a model's weights are there, or will not come: the answer to [`LoadWeights`].
+/// Triggered on a model when [`LoadWeights`] has finished or failed.
 #[derive(EntityEvent, Clone, Debug)]
 pub struct WeightsReady {
     /// The model.
     pub entity: Entity,
-    /// How many tensors, or what went wrong. A file that cannot be used leaves the model as it was.
+    /// Number of tensors, or the error. If the file is invalid, the model is unchanged.
     pub result: Result<usize, WeightsError>,
 }
 
-/// Weights that did not come.
+/// Why loading weights failed.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum WeightsError {
-    /// The file cannot be used.
+    /// The file is invalid.
     #[error("{}{error}", if error.names_the_file() { String::new() } else { format!("{path}: ") })]
     File {
-        /// Its path, as the asset server knows it.
+        /// Asset path of the file.
         path: String,
-        /// What is wrong with it.
+        /// The underlying error.
         error: FormatError,
     },
-    /// The asset server has no such file, or cannot load it.
+    /// The asset server could not load the file.
     #[error(transparent)]
     Asset(Arc<AssetLoadError>),
-    /// A tensor has no such part.
+    /// A tensor could not be split into rows.
     #[error("\"{name}\": {error}")]
     Tensor {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// Why not.
+        /// The underlying error.
         error: Box<TensorError>,
     },
     /// A part of a tensor could not be written.
     #[error("\"{name}\": {error}")]
     Write {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// Why not.
+        /// The underlying error.
         error: Box<OpError>,
     },
 }
 
 impl From<&Arc<AssetLoadError>> for WeightsError {
-    /// The reader's own error where it is one: the asset server's words for it name a Rust type, and may hold a backtrace.
+    /// Extracts the loader's own error if there is one. The message of the asset server contains Rust type names and
+    /// possibly a backtrace.
     fn from(error: &Arc<AssetLoadError>) -> Self {
         if let AssetLoadError::AssetLoaderError(failed) = &**error
             && let Some(error) = failed.error().downcast_ref::<FormatError>()
@@ -136,37 +142,37 @@ impl From<&Arc<AssetLoadError>> for WeightsError {
     }
 }
 
-/// A model whose weights are arriving.
+/// State of a model whose weights are loading.
 #[derive(Component)]
 pub(crate) struct Arriving {
     weights: TensorWeights,
-    /// The tensor to come next.
+    /// Index of the next tensor.
     next: usize,
-    /// Of a tensor that takes several frames: itself, and the rows that are there.
+    /// A tensor that is loaded over several frames, and the number of rows loaded so far.
     part: Option<(Tensor, usize)>,
     done: u64,
     total: u64,
-    /// Why the rest will not come.
+    /// The error, if loading has failed.
     failed: Option<WeightsError>,
 }
 
-/// What is left of a frame's bytes.
+/// The remaining bytes of the frame.
 #[derive(Clone, Copy)]
 struct Room {
     left: u64,
     budget: u64,
 }
 
-/// One model's turn.
+/// Result of placing one piece of a model.
 enum Turn {
-    /// So many bytes went in.
+    /// This many bytes were placed.
     Placed(u64),
-    /// The next piece does not fit this frame any more.
+    /// The next piece does not fit in this frame.
     Full,
     Finished,
 }
 
-/// Notices files that have been read, or could not be.
+/// Starts the upload of files that were read, and reports files that failed.
 pub(crate) fn begin_arrivals(
     loads: Query<(Entity, &LoadWeights), Without<Arriving>>,
     server: Option<Res<AssetServer>>,
@@ -184,7 +190,7 @@ pub(crate) fn begin_arrivals(
     }
 }
 
-/// Gives the frame's bytes to the models that wait for them.
+/// Distributes the bytes of the frame among the loading models.
 pub(crate) fn place_weights(
     mut arriving: Query<(Entity, &LoadWeights, &mut Arriving, Option<&ModelBackend>)>,
     settings: Res<UploadSettings>,
@@ -228,14 +234,15 @@ pub(crate) fn place_weights(
     }
 }
 
-/// Tells how it went; the file's content is let go.
+/// Reports the result and drops the content of the file.
 fn end(commands: &mut Commands, entity: Entity, result: Result<usize, WeightsError>) {
     commands.entity(entity).remove::<(LoadWeights, Arriving)>();
     commands.trigger(WeightsReady { entity, result });
 }
 
 impl Arriving {
-    /// Places the next piece. A tensor that no frame has room for is cut; one that the next frame has room for waits for it.
+    /// Places the next piece. Tensors larger than the limit per frame are split. Tensors that fit in the next frame
+    /// wait for it.
     fn turn(
         &mut self,
         entity: Entity,
@@ -250,7 +257,7 @@ impl Arriving {
         let fresh = left == budget;
         let bytes = data.bytes().len() as u64;
         let rows = data.shape().first().copied().unwrap_or(1);
-        // The CPU takes host data as it is: there is nothing to cut.
+        // The CPU backend uses the host data directly, so there is nothing to split.
         let cut = bytes > budget && home == Backend::Gpu && rows > ROWS;
         if !cut {
             if bytes > left && !fresh {
@@ -289,7 +296,7 @@ impl Arriving {
         self.next += 1;
         tensor.storage().home(home);
         let storage = tensor.storage().clone();
-        // Ahead of the first use, so that this is not late.
+        // Uploads the tensor now, before its first use.
         commands.queue(move |world: &mut World| {
             world.resource_mut::<Outbox>().post(MemoryRequest::Synchronize(storage, SyncDirection::ToDevice));
         });

@@ -1,4 +1,4 @@
-//! What panels ask for, and how it is done.
+//! Actions that panels request, and how they are carried out.
 
 use core::time::Duration;
 use std::path::{Path, PathBuf};
@@ -21,76 +21,76 @@ use crate::pipelines::TensorPipelines;
 use crate::record::TensorCommands;
 use crate::tensor::{Tensor, TensorData};
 
-/// Something a panel asks for. The plugin carries it out before the frame's work is handed over.
+/// A request of a panel. The plugin carries it out before the frame's work is submitted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InspectorAction {
-    /// Keep a tensor on the device.
+    /// Pin a tensor to the device.
     Pin(Entity),
-    /// Let it leave again.
+    /// Unpin a tensor.
     Unpin(Entity),
-    /// Move it to the host now.
+    /// Evict a tensor to the host.
     Spill(Entity),
-    /// Do now what the memory policy does on a timer.
+    /// Apply the memory policy now.
     Optimize,
-    /// Give idle buffers back to the device.
+    /// Free all idle buffers.
     Trim,
-    /// Look for what could be saved.
+    /// Look for memory that could be saved.
     Advise,
-    /// Read the selected tensor now.
+    /// Read the values of the selected tensor now.
     Read,
-    /// Put a number into one place of a tensor.
+    /// Write one element of a tensor.
     Write {
         /// The tensor.
         tensor: Entity,
-        /// The place, one number for each axis.
+        /// The index of the element.
         index: Vec<usize>,
-        /// The number, converted as a cast would.
+        /// The value. It is converted as a cast does.
         value: f64,
     },
     /// Save a tensor's values.
     Save {
         /// The tensor.
         tensor: Entity,
-        /// Its name in the file, where the format has names.
+        /// Its name in the file, if the format stores names.
         name: String,
-        /// The file; `.npy`, or safetensors for any other ending.
+        /// The file. NumPy format if the extension is `.npy`, safetensors otherwise.
         path: PathBuf,
     },
-    /// Save a picture as PNG.
+    /// Save an image as PNG.
     SavePicture {
         /// The file.
         path: PathBuf,
-        /// The picture.
+        /// The image.
         picture: Picture,
     },
     /// Compile a pipeline again.
     Rebuild(u64),
-    /// Give up pipelines that no plan uses.
+    /// Drop pipelines that no plan uses.
     TrimPipelines,
-    /// Forget what was measured.
+    /// Delete all timings.
     ClearTimings,
-    /// Forget what happened.
+    /// Delete all log entries.
     ClearLog,
-    /// Switch debug mode.
+    /// Switch debug mode on or off.
     SetDebug(bool),
 }
 
-/// A picture, four bytes (red, green, blue, opacity) for each point, row by row.
+/// An RGBA image with 8 bits per channel, row by row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
-    /// Points in a row.
+    /// Width in pixels.
     pub width: usize,
-    /// Rows.
+    /// Height in pixels.
     pub height: usize,
     /// `width · height · 4` bytes.
     pub rgba: Vec<u8>,
 }
 
-/// Actions that wait to be carried out. An app that shows panels itself puts here what they return.
+/// Pending actions. Apps that show panels themselves add the actions that the panels return.
 #[derive(Resource, Clone, Debug, Default)]
 pub struct InspectorActions(pub Vec<InspectorAction>);
 
-/// What tasks with files have to tell.
+/// Channel for log messages of background file tasks.
 #[derive(Resource)]
 pub(super) struct SaveChannel {
     sender: Sender<(LogKind, String)>,
@@ -104,7 +104,7 @@ impl Default for SaveChannel {
     }
 }
 
-/// Whether there is something to do.
+/// Whether there are actions or messages to process.
 pub(super) fn any_actions(actions: Res<InspectorActions>, saves: Res<SaveChannel>) -> bool {
     !actions.0.is_empty() || !saves.receiver.is_empty()
 }
@@ -125,7 +125,7 @@ pub(super) fn apply_actions(world: &mut World) {
     }
 }
 
-/// Carries one action out: what to note about it, or why it failed.
+/// Carries out one action. Returns a log message or an error.
 fn apply(world: &mut World, action: InspectorAction) -> Result<Option<String>, String> {
     match action {
         InspectorAction::Pin(tensor) => memory(world, |memory| memory.pin(tensor))?,
@@ -136,7 +136,7 @@ fn apply(world: &mut World, action: InspectorAction) -> Result<Option<String>, S
                 memory.optimize();
                 Ok(())
             })?;
-            return Ok(Some("idle tensors were asked to leave, by the policy".to_owned()));
+            return Ok(Some("the memory policy was applied".to_owned()));
         }
         InspectorAction::Trim => {
             let idle = world.resource::<TensorDiagnostics>().figures().pool_idle_bytes;
@@ -144,7 +144,7 @@ fn apply(world: &mut World, action: InspectorAction) -> Result<Option<String>, S
                 memory.trim();
                 Ok(())
             })?;
-            return Ok(Some(format!("{} of idle buffers go back to the device", format::bytes(idle))));
+            return Ok(Some(format!("{} of idle buffers were freed", format::bytes(idle))));
         }
         InspectorAction::Advise => {
             let mut state = SystemState::<MemoryAdvisor>::new(world);
@@ -183,12 +183,15 @@ fn record<T>(world: &mut World, ask: impl FnOnce(&TensorCommands) -> Result<T, O
     answer
 }
 
-/// Stores a number in a view of one element: nothing else is touched, whatever the frame's other work does.
+/// Writes one element through a view of that element, so that concurrent work on other elements is not affected.
 fn write(world: &mut World, tensor: Entity, index: &[usize], value: f64) -> Result<String, String> {
-    let gone = || format!("tensor {tensor} is gone");
+    let gone = || format!("tensor {tensor} does not exist");
     let mut view = world.get::<Tensor>(tensor).ok_or_else(gone)?.clone();
     if view.dtype().is_quantized() {
-        return Err(format!("values of a {} tensor are packed in blocks and cannot be written singly", view.dtype()));
+        return Err(format!(
+            "single elements of a {} tensor cannot be written because they are packed in blocks",
+            view.dtype()
+        ));
     }
     for (axis, &at) in index.iter().enumerate() {
         let (axis, at) = (axis as isize, at as isize);
@@ -196,7 +199,8 @@ fn write(world: &mut World, tensor: Entity, index: &[usize], value: f64) -> Resu
     }
     let model = world.get::<crate::TensorOf>(tensor).map(|of| of.0);
     let backend = model.and_then(|model| world.get::<crate::ModelBackend>(model)).copied();
-    // Ops are given entities; this one lives for as long as it takes to record. The storage's home is decided already, or is by its model.
+    // Ops take entities, so the view needs a temporary one. The backend of the storage is already decided, or follows
+    // from its model.
     let helper = world.spawn(view).id();
     if let (Some(model), Some(_)) = (model, backend) {
         world.entity_mut(helper).insert(crate::TensorOf(model));
@@ -229,7 +233,7 @@ fn save_data(path: &Path, name: &str, data: TensorData) -> Result<(), String> {
     saved.map_err(|error| error.to_string())
 }
 
-/// Works with a file off the frame and notes how it went.
+/// Runs a file operation in the background and logs the result.
 fn report(world: &World, work: impl FnOnce() -> Result<PathBuf, String> + Send + 'static) {
     let sender = world.resource::<SaveChannel>().sender.clone();
     IoTaskPool::get().spawn(async move { tell(&sender, work()) }).detach();
@@ -240,7 +244,7 @@ fn tell(sender: &Sender<(LogKind, String)>, result: Result<PathBuf, String>) {
         Ok(path) => (LogKind::Note, format!("saved {}", path.display())),
         Err(error) => (LogKind::Fault, format!("could not save: {error}")),
     };
-    // The app may have ended.
+    // Fails only if the app has exited.
     let _ = sender.send(note);
 }
 

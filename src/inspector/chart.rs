@@ -4,7 +4,7 @@ use bevy_egui::egui::{self, Color32, Pos2, Rect, Sense, Stroke, vec2};
 
 use super::{format, style};
 
-/// A bar of parts, each with a name, bytes and a colour; as wide as there is room for `whole` bytes.
+/// A stacked bar. Each part has a name, a size in bytes and a colour. The full width stands for `whole` bytes.
 pub(super) fn stacked_bar(ui: &mut egui::Ui, label: &str, parts: &[(String, u64, Color32)], whole: u64, mark: bool) {
     let (rect, response) = ui.allocate_exact_size(vec2(ui.available_width(), 18.0), Sense::hover());
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ProgressIndicator, true, label));
@@ -33,7 +33,7 @@ pub(super) fn stacked_bar(ui: &mut egui::Ui, label: &str, parts: &[(String, u64,
     }
 }
 
-/// The latest values of something, as a line.
+/// A small line chart of recent values.
 pub(super) fn sparkline(ui: &mut egui::Ui, values: impl ExactSizeIterator<Item = f32> + Clone, colour: Color32) {
     let size = vec2(ui.available_width().min(90.0), ui.available_height().min(16.0));
     let (rect, _) = ui.allocate_exact_size(size, Sense::hover());
@@ -48,7 +48,7 @@ pub(super) fn sparkline(ui: &mut egui::Ui, values: impl ExactSizeIterator<Item =
     ui.painter().line(values.enumerate().map(point).collect(), Stroke::new(1.2, colour));
 }
 
-/// Counts as bars, from the least to the greatest value.
+/// A bar chart of counts, from the minimum to the maximum value.
 pub(super) fn histogram(ui: &mut egui::Ui, bars: &[u64], min: f64, max: f64, height: f32) {
     let width = ui.available_width().min(320.0);
     let (rect, response) = ui.allocate_exact_size(vec2(width, height), Sense::hover());
@@ -59,7 +59,7 @@ pub(super) fn histogram(ui: &mut egui::Ui, bars: &[u64], min: f64, max: f64, hei
     let step = rect.width() / bars.len().max(1) as f32;
     let hovered = response.hover_pos().map(|pos| ((pos.x - rect.left()) / step) as usize);
     for (i, &count) in bars.iter().enumerate() {
-        // The rare ones are what one looks for: a bar that is not empty is always seen.
+        // Non-empty bars are always visible, because rare values are often the interesting ones.
         let size = if count == 0 { 0.0 } else { (count as f32 / highest * (rect.height() - 4.0)).max(1.5) };
         let left = rect.left() + i as f32 * step;
         let bar = Rect::from_min_max(
@@ -75,7 +75,7 @@ pub(super) fn histogram(ui: &mut egui::Ui, bars: &[u64], min: f64, max: f64, hei
     }
 }
 
-/// A colour for a number from 0 to 1 that grows evenly for the eye (viridis, by a polynomial).
+/// Maps a number from 0 to 1 to the viridis colour map (polynomial approximation).
 pub(super) fn heat(t: f64) -> [u8; 3] {
     let t = t.clamp(0.0, 1.0);
     let polynomial = |c: [f64; 7]| c.iter().rev().fold(0.0, |sum, c| sum * t + c);

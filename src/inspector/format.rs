@@ -1,8 +1,8 @@
-//! Figures as a person reads them.
+//! Formatting of figures for display.
 
 use core::time::Duration;
 
-/// Bytes.
+/// Formats a size in bytes.
 pub(super) fn bytes(n: u64) -> String {
     match n {
         0..1024 => format!("{n} B"),
@@ -12,7 +12,7 @@ pub(super) fn bytes(n: u64) -> String {
     }
 }
 
-/// A time, in three digits or so.
+/// Formats a duration with about three digits.
 pub(super) fn time(time: Duration) -> String {
     let micros = time.as_secs_f64() * 1e6;
     match micros {
@@ -25,12 +25,12 @@ pub(super) fn time(time: Duration) -> String {
     }
 }
 
-/// A time that may not be known.
+/// Formats a duration, or `-` if it is unknown.
 pub(super) fn known(value: Option<Duration>) -> String {
     value.map_or_else(|| "-".to_owned(), time)
 }
 
-/// How long ago something was.
+/// Formats how long ago something happened.
 pub(super) fn ago(now: Duration, then: Option<Duration>) -> String {
     let Some(then) = then else { return "never".to_owned() };
     match now.saturating_sub(then).as_secs_f64() {
@@ -40,7 +40,7 @@ pub(super) fn ago(now: Duration, then: Option<Duration>) -> String {
     }
 }
 
-/// A count, in groups of three digits.
+/// Formats a count in groups of three digits.
 pub(super) fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -53,7 +53,7 @@ pub(super) fn count(n: u64) -> String {
     out
 }
 
-/// A value of a tensor, in at most ten characters or so.
+/// Formats a tensor element in about ten characters.
 pub(super) fn value(x: f64) -> String {
     let size = x.abs();
     if !x.is_finite() {
@@ -65,7 +65,7 @@ pub(super) fn value(x: f64) -> String {
     if (1e-3..1e5).contains(&size) { format!("{x:.4}") } else { format!("{x:.3e}") }
 }
 
-/// Sizes of axes, as one reads them in code.
+/// Formats a shape, for example `[2, 3]`.
 pub(super) fn shape(shape: &crate::Shape) -> String {
     let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
     format!("[{}]", sizes.join(", "))

@@ -1,4 +1,5 @@
-//! Fills the snapshot while the inspector is open: cheap figures every frame, the rest a few times a second, and of that only what is looked at.
+//! Updates the snapshot while the inspector is open. Cheap figures are updated every frame. The rest is updated a few
+//! times per second, and only for visible panels.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -18,18 +19,18 @@ use crate::record::TensorCommands;
 use crate::support::TensorSupport;
 use crate::tensor::{Tensor, TensorOf};
 
-/// Elements up to which a tensor is read without being asked to.
+/// Tensors with at most this many elements are read automatically when they are selected.
 const READ_ALONE: usize = 1 << 22;
 
-/// What happened since the snapshot was last filled.
+/// Data that accumulates between two updates of the snapshot.
 #[derive(Default)]
 pub(super) struct Pace {
     frames: u32,
     since: Duration,
     figures: TensorFigures,
-    /// When this last ran; `None` before.
+    /// Time of the last run.
     last: Option<Duration>,
-    /// What a frame takes, of late.
+    /// Moving average of the frame time.
     usual: Duration,
 }
 
@@ -51,12 +52,12 @@ pub(super) fn gather(
     let (now, delta) = time.map_or((Duration::ZERO, Duration::ZERO), |time| (time.elapsed(), time.delta()));
     let figures = diagnostics.figures();
     if pace.last.replace(now).is_some_and(|last| last + delta == now) {
-        // Where every frame is slow, none is news.
+        // If all frames are slow, none of them is reported.
         let slow = inspector.slow_frame.max(pace.usual * 2);
         note_events(&mut log, &snapshot.figures, &figures, now, delta, slow);
         pace.usual = (pace.usual * 15 + delta) / 16;
     } else {
-        // It has just been opened: the time before is no part of what a frame costs.
+        // The inspector was just opened. The time before does not count towards the frame cost.
         (pace.frames, pace.since, pace.figures) = (0, now.saturating_sub(delta), figures);
         pace.usual = delta;
     }
@@ -117,7 +118,7 @@ pub(super) fn gather(
         let kernels = snapshot.timings.iter().flat_map(|timings| &timings.kernels);
         let known: usize = kernels.clone().count();
         if snapshot.kernel_history.len() > known * 2 {
-            // Kernels that are no longer there.
+            // Remove kernels that no longer exist.
             snapshot.kernel_history.clear();
         }
         for kernel in kernels {
@@ -145,7 +146,7 @@ pub(super) fn gather(
     }
 }
 
-/// What shows in the difference of two frames' figures.
+/// Logs events that follow from the figures of two frames.
 fn note_events(
     log: &mut ResMut<InspectorLog>,
     before: &TensorFigures,
@@ -157,17 +158,16 @@ fn note_events(
     if figures.evictions > before.evictions {
         let left = figures.evictions - before.evictions;
         let noun = if left == 1 { "tensor" } else { "tensors" };
-        log.push(now, LogKind::Memory, format!("{left} {noun} left the device"));
+        log.push(now, LogKind::Memory, format!("{left} {noun} evicted from the device"));
     }
     if before.devices > 0 && figures.devices > before.devices {
-        log.push(now, LogKind::Recovery, "a new device took over");
+        log.push(now, LogKind::Recovery, "the device was replaced after a loss");
     }
     if delta > slow {
         let encode = Duration::from_nanos(figures.encode_nanos - before.encode_nanos);
         let built = figures.pipelines_built - before.pipelines_built;
-        let mut text = format!("a frame took {}, {} of it handing tensor work over", format::time(delta), {
-            format::time(encode)
-        });
+        let mut text =
+            format!("slow frame: {}, of which {} encoding tensor work", format::time(delta), { format::time(encode) });
         if built > 0 {
             text += &format!("; pipelines compiled: {built}");
         }
@@ -175,20 +175,20 @@ fn note_events(
     }
 }
 
-/// Values that are being read and looked at.
+/// A pending readback of the selected tensor.
 struct Pending {
     tensor: Entity,
     answer: async_channel::Receiver<Result<TensorValues, String>>,
 }
 
-/// When the selected tensor was asked for last, and what has not come yet.
+/// Time of the last readback of the selected tensor, and the pending one.
 #[derive(Default)]
 pub(super) struct Reads {
     pending: Option<Pending>,
     asked: Option<(Entity, Duration)>,
 }
 
-/// Reads the selected tensor like anyone else does, at most as often as the panel allows. Values are looked at off the frame.
+/// Reads the selected tensor, at most as often as the panel allows. The values are analysed in the background.
 pub(super) fn read_values(
     ops: TensorCommands,
     mut snapshot: ResMut<InspectorSnapshot>,
@@ -233,7 +233,7 @@ pub(super) fn read_values(
                 let (sender, answer) = async_channel::bounded(1);
                 let task = async move {
                     let values = receiver.recv().await.map_err(|error| error.to_string());
-                    // The inspector may have moved on.
+                    // Fails only if the inspector no longer needs the values.
                     let _ = sender.try_send(values.map(|data| TensorValues::new(entity, now, &data)));
                 };
                 AsyncComputeTaskPool::get().spawn(task).detach();

@@ -1,4 +1,4 @@
-//! What happened that a person would want to know: failures, tensors that moved or were lost, frames that took long.
+//! The log of the inspector: failures, evicted or lost tensors, and slow frames.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -8,29 +8,29 @@ use bevy::prelude::*;
 use crate::error::TensorFault;
 use crate::memory::{MemoryAdvice, MemoryPressure, TensorLost};
 
-/// Entries kept.
+/// Maximum number of entries.
 const KEPT: usize = 500;
 
-/// What kind of thing happened.
+/// The kind of a log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LogKind {
     /// Work failed, or a tensor was lost.
     Fault,
-    /// Tensors left the device, or are about to.
+    /// Tensors were evicted, or memory is short.
     Memory,
-    /// A new device took over.
+    /// A lost device was replaced.
     Recovery,
-    /// A frame took long.
+    /// A frame was slow.
     SlowFrame,
-    /// Something the inspector was asked to do.
+    /// The result of an action in the inspector.
     Note,
 }
 
 impl LogKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [LogKind; 5] = [Self::Fault, Self::Memory, Self::Recovery, Self::SlowFrame, Self::Note];
 
-    /// In a word.
+    /// A short name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fault => "fault",
@@ -42,20 +42,20 @@ impl LogKind {
     }
 }
 
-/// Something that happened, perhaps several times in a row.
+/// A log entry. Consecutive equal entries are combined.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogEntry {
-    /// When it happened last, in the app's real time.
+    /// Time of the last occurrence, in the app's real time.
     pub time: Duration,
-    /// What kind of thing.
+    /// Its kind.
     pub kind: LogKind,
-    /// What, in a sentence.
+    /// The message.
     pub text: String,
-    /// How often in a row.
+    /// Number of consecutive occurrences.
     pub times: u32,
 }
 
-/// What happened, oldest first. Failures are kept also while the inspector is closed: that takes no system, only observers.
+/// The log entries, oldest first. Failures are recorded by observers, also while the inspector is closed.
 #[derive(Resource, Clone, Debug, Default)]
 pub struct InspectorLog {
     entries: VecDeque<LogEntry>,
@@ -63,7 +63,7 @@ pub struct InspectorLog {
 }
 
 impl InspectorLog {
-    /// Adds an entry; the same again is counted.
+    /// Adds an entry. If it equals the last one, only the count is increased.
     pub fn push(&mut self, time: Duration, kind: LogKind, text: impl Into<String>) {
         let text = text.into();
         match self.entries.back_mut() {
@@ -97,10 +97,10 @@ pub(super) fn plugin(app: &mut App) {
             log.push(now(time), LogKind::Fault, fault.to_string());
         })
         .add_observer(|lost: On<TensorLost>, mut log: ResMut<InspectorLog>, time: Option<Res<Time<Real>>>| {
-            // It bubbles; once is enough.
+            // The event bubbles. Only the first one is logged.
             if lost.entity == lost.tensor {
                 let name = lost.name.as_ref().map_or_else(|| lost.tensor.to_string(), |name| name.to_string());
-                let text = format!("{name} was lost with its device ({} bytes)", lost.bytes);
+                let text = format!("the content of {name} was lost with the device ({} bytes)", lost.bytes);
                 log.push(now(time), LogKind::Fault, text);
             }
         })

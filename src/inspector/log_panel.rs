@@ -1,4 +1,4 @@
-//! What happened, newest first.
+//! The log panel.
 
 use bevy_egui::egui;
 use egui_extras::Column;
@@ -8,16 +8,16 @@ use super::log::LogKind;
 use super::snapshot::InspectorSnapshot;
 use super::style;
 
-/// What the user picked.
+/// State of the log panel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogState {
-    /// What the text must contain.
+    /// Search text for messages.
     pub search: String,
-    /// Kinds that are not shown.
+    /// Kinds that are hidden.
     pub hidden: Vec<LogKind>,
 }
 
-/// Failures, tensors that moved or were lost, new devices, slow frames.
+/// The log, newest entries first.
 pub fn log_panel(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut LogState) -> Vec<InspectorAction> {
     let mut actions = Vec::new();
     ui.horizontal_wrapped(|ui| {
@@ -43,15 +43,15 @@ pub fn log_panel(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut Lo
     let entries: Vec<_> = snapshot.log.iter().rev().filter(shown).collect();
     if entries.is_empty() {
         let hint = if snapshot.log.is_empty() {
-            "Failures, tensors that leave the device, new devices and slow frames are listed here."
+            "Failures, evicted tensors, device changes and slow frames are listed here."
         } else {
-            "No entry fits the search and the kinds that are switched on."
+            "No entry matches the search and the selected kinds."
         };
         style::empty(ui, "Nothing to report", hint);
         return actions;
     }
     ui.add_space(4.0);
-    // As many letters as fit a line, about.
+    // Estimated number of characters per line.
     let letters = ((ui.available_width() - 180.0) / 6.5).max(20.0) as usize;
     let heights = entries.iter().map(|entry| {
         let lines =

@@ -1,8 +1,8 @@
-//! The egui overlay: a window of panels that shows what tensors cost and where time goes.
+//! The inspector: an egui window that shows the cost of tensor work.
 //!
-//! Panels are plain functions over an [`InspectorSnapshot`]: they read it, keep what the user picked in a state of their own, and return what the
-//! user asked for as [`InspectorAction`]s. To put them into windows of your own, add the plugin with `window: false`, set
-//! [`TensorInspector::open`], and call them in a system of bevy_egui:
+//! Panels are plain functions. They read an [`InspectorSnapshot`], keep the user's choices in a state of their own, and
+//! return requests as [`InspectorAction`]s. To show panels in your own windows, add the plugin with `window: false`,
+//! set [`TensorInspector::open`], and call the panels in a bevy_egui system:
 //!
 //! ```
 //! # use bevy::prelude::*;
@@ -26,17 +26,17 @@ mod actions;
 mod chart;
 mod format;
 mod gather;
-mod kernels;
+mod kernels_panel;
 mod log;
 mod log_panel;
-mod memory;
-mod overview;
-mod pipelines;
-mod plan;
+mod memory_panel;
+mod overview_panel;
+mod pipelines_panel;
+mod plan_panel;
 mod snapshot;
 mod style;
 mod tensor_view;
-mod tensors;
+mod tensors_panel;
 mod timeline;
 mod values;
 
@@ -46,37 +46,40 @@ use bevy::prelude::*;
 use bevy_egui::{EguiContexts, EguiPlugin, EguiPrimaryContextPass, egui};
 
 pub use actions::{InspectorAction, InspectorActions, Picture};
-pub use kernels::{KernelSort, KernelsState, kernels_panel};
+pub use kernels_panel::{KernelSort, KernelsState, kernels_panel};
 pub use log::{InspectorLog, LogEntry, LogKind};
 pub use log_panel::{LogState, log_panel};
-pub use memory::{MemoryState, memory_panel};
-pub use overview::overview_panel;
-pub use pipelines::{PipelineSort, PipelinesState, pipelines_panel};
-pub use plan::{PlanState, plan_panel};
+pub use memory_panel::{MemoryState, memory_panel};
+pub use overview_panel::overview_panel;
+pub use pipelines_panel::{PipelineSort, PipelinesState, pipelines_panel};
+pub use plan_panel::{PlanState, plan_panel};
 pub use snapshot::{FrameCost, InspectorSnapshot, KernelKey, MemorySample, ModelRow, TensorRow};
 pub use style::InspectorTheme;
-pub use tensors::{TensorSort, TensorsState, tensors_panel};
+pub use tensors_panel::{TensorSort, TensorsState, tensors_panel};
 pub use values::{Plane, TensorValues, ValueStatistics};
 
 use crate::figures::TensorDiagnostics;
 use crate::plugin::TensorSystems;
 
-/// Shows what tensor work costs, over the running app; one key opens and closes it. Needs a camera to draw with, as all of egui does.
+/// Shows the cost of tensor work in an egui window over the running app. A key opens and closes it. As for all egui
+/// windows, the app needs a camera.
 ///
-/// Adds `EguiPlugin` unless the app has it. While it is open, launches are timed ([`TensorDiagnostics::set_timings`]); closed, no system of it runs.
+/// Adds `EguiPlugin` if the app does not have it. While the inspector is open, launches are timed
+/// ([`TensorDiagnostics::set_timings`]). Closing it restores the timing setting and stops its systems. Failures are
+/// still recorded in its log.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TensorInspectorPlugin {
-    /// The key that opens and closes it.
+    /// The key that opens and closes the inspector.
     pub key: KeyCode,
-    /// Whether it is open from the start.
+    /// Whether the inspector is open at startup.
     pub open: bool,
-    /// Whether it has a window of its own. Without, the app shows the panels where it likes.
+    /// Whether the inspector has its own window. Without it, the app calls the panels itself.
     pub window: bool,
-    /// How often figures are looked at. Drawing happens every frame.
+    /// Interval between two updates of the figures. The window is drawn every frame.
     pub refresh: Duration,
-    /// Frames that take longer, and twice as long as is usual, are noted in the log.
+    /// Frames that take longer than this, and at least twice the usual time, are added to the log.
     pub slow_frame: Duration,
-    /// Light or dark.
+    /// The colour theme.
     pub theme: InspectorTheme,
 }
 
@@ -93,18 +96,19 @@ impl Default for TensorInspectorPlugin {
     }
 }
 
-/// Whether the inspector is open, and on which panel.
-#[derive(Resource, Clone, Copy, Debug, PartialEq)]
+/// The state of the inspector: whether it is open, and which panel it shows.
+#[derive(Resource, Clone, Copy, Debug, PartialEq, Reflect)]
+#[reflect(Resource, Debug, PartialEq, Clone)]
 pub struct TensorInspector {
-    /// Whether it is shown. Closed, no system of it runs.
+    /// Whether the inspector is open. Its systems do not run while it is closed.
     pub open: bool,
-    /// The panel in front.
+    /// The selected panel.
     pub panel: InspectorPanel,
-    /// Light or dark.
+    /// The colour theme.
     pub theme: InspectorTheme,
-    /// How often figures are looked at.
+    /// Interval between two updates of the figures.
     pub refresh: Duration,
-    /// Frames that take longer, and twice as long as is usual, are noted in the log.
+    /// Frames that take longer than this, and at least twice the usual time, are added to the log.
     pub slow_frame: Duration,
     window: bool,
     key: KeyCode,
@@ -118,38 +122,38 @@ impl From<TensorInspectorPlugin> for TensorInspector {
 }
 
 impl TensorInspector {
-    /// Whether a panel is being looked at. An app that shows panels itself may look at any.
+    /// Whether a panel may be visible. Always true if the app shows the panels itself.
     fn wants(&self, panel: InspectorPanel) -> bool {
         !self.window || self.panel == panel
     }
 }
 
-/// The inspector's panels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// The panels of the inspector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Reflect)]
 pub enum InspectorPanel {
     /// Backend, frame cost, budget and warnings.
     #[default]
     Overview,
     /// Memory by model, by kind and over time.
     Memory,
-    /// Every tensor, and the values of one.
+    /// All tensors, and the values of the selected one.
     Tensors,
-    /// How long kernels take.
+    /// Kernel timings.
     Kernels,
-    /// Compiled kernels.
+    /// Compiled pipelines.
     Pipelines,
-    /// The last plan: what was recorded, what it became.
+    /// The last plan: recorded ops and the resulting launches.
     Plan,
-    /// What happened.
+    /// Failures, evictions, device changes and slow frames.
     Log,
 }
 
 impl InspectorPanel {
-    /// All of them.
+    /// All panels, in tab order.
     pub const ALL: [InspectorPanel; 7] =
         [Self::Overview, Self::Memory, Self::Tensors, Self::Kernels, Self::Pipelines, Self::Plan, Self::Log];
 
-    /// What its tab says.
+    /// The title of its tab.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Overview => "Overview",
@@ -163,30 +167,31 @@ impl InspectorPanel {
     }
 }
 
-/// What the user picked in each panel.
+/// The user's choices in each panel.
 #[derive(Resource, Clone, Debug, Default)]
 pub struct InspectorState {
-    /// In the memory panel.
+    /// State of the memory panel.
     pub memory: MemoryState,
-    /// In the tensors panel.
+    /// State of the tensors panel.
     pub tensors: TensorsState,
-    /// In the kernels panel.
+    /// State of the kernels panel.
     pub kernels: KernelsState,
-    /// In the pipelines panel.
+    /// State of the pipelines panel.
     pub pipelines: PipelinesState,
-    /// In the plan panel.
+    /// State of the plan panel.
     pub plan: PlanState,
-    /// In the log panel.
+    /// State of the log panel.
     pub log: LogState,
 }
 
 impl Plugin for TensorInspectorPlugin {
     fn build(&self, app: &mut App) {
-        // Without a window, whoever shows the panels has egui set up.
+        // If the app shows the panels itself, it also sets up egui.
         if self.window && !app.is_plugin_added::<EguiPlugin>() {
             app.add_plugins(EguiPlugin::default());
         }
         app.add_plugins(log::plugin)
+            .register_type::<TensorInspector>()
             .insert_resource(TensorInspector::from(*self))
             .init_resource::<InspectorState>()
             .init_resource::<InspectorSnapshot>()
@@ -223,7 +228,7 @@ fn toggle(mut inspector: ResMut<TensorInspector>) {
     inspector.open = !inspector.open;
 }
 
-/// Launches are timed while the inspector is open; afterwards it is as before.
+/// Switches timings on while the inspector is open, and restores the previous setting afterwards.
 fn switch_timings(
     inspector: Res<TensorInspector>,
     diagnostics: Option<Res<TensorDiagnostics>>,
@@ -255,12 +260,12 @@ fn show(
     if !asked.is_empty() {
         actions.0.extend(asked);
     }
-    // Only a change is a change, so that nothing that watches the resource wakes up every frame.
+    // Write only on a change, so that change detection does not trigger every frame.
     inspector.set_if_neq(shown);
     Ok(())
 }
 
-/// The whole window: tabs, and the panel in front.
+/// The whole window: the tabs and the selected panel.
 pub fn inspector_window(
     ctx: &egui::Context,
     inspector: &mut TensorInspector,
@@ -284,7 +289,7 @@ pub fn inspector_window(
             tabs(ui, inspector);
             ui.separator();
             actions = panel(ui, inspector.panel, snapshot, state);
-            // A window grows to what is in it; the rest of it belongs to it, too.
+            // Without this, the window would shrink to its content.
             ui.take_available_space();
         });
     actions
@@ -308,7 +313,7 @@ fn tabs(ui: &mut egui::Ui, inspector: &mut TensorInspector) {
     });
 }
 
-/// One of the panels, with its state.
+/// One panel, with its state.
 pub fn panel(
     ui: &mut egui::Ui,
     panel: InspectorPanel,

@@ -1,4 +1,4 @@
-//! All that the panels show, as plain data.
+//! The data that the panels show.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -16,121 +16,121 @@ use crate::pipelines::{PipelineReport, TuneOutcome};
 use crate::support::TensorSupport;
 use crate::tensor::TensorUsage;
 
-/// Memory samples kept.
+/// Maximum number of memory samples.
 pub(super) const SAMPLES: usize = 600;
-/// Times of a kernel kept for its small chart.
+/// Maximum number of samples in the small chart of a kernel.
 pub(super) const SPARKS: usize = 60;
 
-/// What tensors cost and where time goes, at one moment. The plugin fills this resource a few times a second while the inspector is open; panels
-/// read nothing else.
+/// All data that the panels show. The plugin updates this resource a few times per second while the inspector is open.
+/// Panels read nothing else.
 #[derive(Resource, Clone, Debug, Default)]
 pub struct InspectorSnapshot {
-    /// Grows with every change.
+    /// Incremented with every change.
     pub revision: u64,
-    /// The app's real time.
+    /// The app's real time at the last update.
     pub time: Duration,
-    /// Where work runs.
+    /// The backend and the adapter.
     pub support: Option<TensorSupport>,
     /// Totals.
     pub figures: TensorFigures,
-    /// What a frame costs.
+    /// The cost of a frame.
     pub frame: FrameCost,
-    /// What the app decided about memory.
+    /// The memory settings of the app.
     pub settings: MemorySettings,
     /// Whether debug mode is on.
     pub debug: bool,
-    /// Where times come from, by backend.
+    /// How each backend measures times.
     pub sources: [(Option<Backend>, TimingSource); 2],
-    /// Memory over time, oldest first.
+    /// Memory samples, oldest first.
     pub history: VecDeque<MemorySample>,
-    /// Models with tensors, and one row for tensors of no model.
+    /// Models with tensors, and one row for tensors without a model.
     pub models: Vec<ModelRow>,
-    /// Every tensor.
+    /// All tensors.
     pub tensors: Vec<TensorRow>,
-    /// Device and staging buffers by size.
+    /// Device and staging buffers by size class.
     pub pool: Vec<PoolClass>,
-    /// What could be saved, if it was asked for.
+    /// The last memory advice, if it was requested.
     pub advice: Option<MemoryAdvice>,
-    /// How long kernels take.
+    /// Kernel timings.
     pub timings: Option<TimingReport>,
-    /// The latest times of each kernel in milliseconds, oldest first.
+    /// The most recent times of each kernel in milliseconds, oldest first.
     pub kernel_history: HashMap<KernelKey, VecDeque<f32>>,
-    /// Compiled kernels.
+    /// Compiled pipelines.
     pub pipelines: PipelineReport,
-    /// What the tuner measured.
+    /// Tuning results.
     pub tuned: Vec<TuneOutcome>,
-    /// The text of the selected pipeline.
+    /// Id and WGSL source of the selected pipeline.
     pub source: Option<(u64, Arc<str>)>,
     /// The last plan of each backend.
     pub plans: Vec<(Backend, PlanReport)>,
-    /// What happened, oldest first.
+    /// Log entries, oldest first.
     pub log: VecDeque<LogEntry>,
-    /// The selected tensor's values.
+    /// The values of the selected tensor.
     pub values: Option<Arc<TensorValues>>,
-    /// Why they could not be had.
+    /// Why reading the values failed.
     pub values_error: Option<String>,
-    /// Whether they are on their way.
+    /// Whether the values are being read.
     pub reading: bool,
 }
 
-/// A kernel in one of its forms.
+/// Identifies a kernel variant.
 pub type KernelKey = (Backend, &'static str, Arc<str>);
 
-/// What a frame costs, on average over the last moments.
+/// The average cost of a frame since the last update.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FrameCost {
-    /// From one frame to the next.
+    /// Time between two frames.
     pub frame: Option<Duration>,
-    /// Kernels on the GPU; `None` where the device has no clock, or nothing ran.
+    /// GPU time of kernels. `None` if the device has no timestamps or nothing ran.
     pub gpu: Option<Duration>,
-    /// Kernels on the CPU backend.
+    /// CPU backend time of kernels. `None` if nothing ran.
     pub cpu: Option<Duration>,
-    /// Planning, binding, encoding and submitting in the render world.
+    /// Time for planning, binding, encoding and submitting in the render world.
     pub encode: Duration,
     /// Kernel launches on the device.
     pub dispatches: f64,
-    /// Kernels run by the CPU backend.
+    /// Kernels that the CPU backend ran.
     pub cpu_steps: f64,
 }
 
-/// Memory at one time.
+/// Memory use at one point in time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemorySample {
-    /// When, in the app's real time.
+    /// Time of the sample, in the app's real time.
     pub time: Duration,
     /// Bytes of tensors on the device.
     pub tensors: u64,
     /// Bytes of scratch memory.
     pub scratch: u64,
-    /// Bytes of plans.
+    /// Bytes of plan parameters and constants.
     pub plans: u64,
     /// Bytes of idle buffers.
     pub idle: u64,
-    /// Bytes on the host of tensors that belong to the device.
+    /// Host bytes of GPU tensors.
     pub host_copies: u64,
-    /// Tensors that left the device since the sample before.
+    /// Tensors that were evicted since the previous sample.
     pub evictions: u64,
     /// Device bytes of each model, as in [`ModelRow::own_device_bytes`].
     pub models: Vec<(Option<Entity>, u64)>,
 }
 
 impl MemorySample {
-    /// Bytes of the device in all.
+    /// Total bytes on the device.
     pub fn total(&self) -> u64 {
         self.tensors + self.scratch + self.plans + self.idle
     }
 }
 
-/// A model, or all tensors that have none.
+/// A model, or all tensors without a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelRow {
-    /// The model; `None` for tensors that have none.
+    /// The model. `None` for tensors without a model.
     pub model: Option<Entity>,
-    /// Its name, or what stands for one.
+    /// Its name, or a placeholder with its entity.
     pub name: String,
-    /// What its tensors take, each storage once.
+    /// Memory use of its tensors. Each storage is counted once.
     pub usage: ModelUsage,
-    /// Bytes on the device of storages that no row before this one has: they add up to all tensors' bytes.
+    /// Device bytes of storages that no earlier row contains. The sum over all rows is the total of all tensors.
     pub own_device_bytes: u64,
 }
 
@@ -139,17 +139,17 @@ pub struct ModelRow {
 pub struct TensorRow {
     /// The tensor.
     pub entity: Entity,
-    /// Its name, or what stands for one.
+    /// Its name, or a placeholder with its entity.
     pub name: String,
-    /// Its model.
+    /// Its model, if it has one.
     pub model: Option<Entity>,
     /// Sizes of the axes.
     pub shape: Shape,
     /// The element type.
     pub dtype: DType,
-    /// What its storage takes, and where it is.
+    /// Memory use and location of its storage.
     pub usage: TensorUsage,
-    /// Tensors on the same storage, this one included.
+    /// Number of tensors that share the storage, including this one.
     pub owners: usize,
 }
 
@@ -169,10 +169,11 @@ impl InspectorSnapshot {
     }
 }
 
-/// What tensors without a model are listed under.
+/// The name of the row for tensors without a model.
 pub(super) const NO_MODEL: &str = "no model";
 
-/// Rows of all tensors, and of their models. Storages of several models count in each model's usage, and once in what adds up.
+/// Builds the rows of all tensors and models. A storage that several models share counts in the usage of each of them,
+/// but only once in `own_device_bytes`.
 pub(super) fn rows<'a>(
     tensors: impl Iterator<Item = (Entity, &'a crate::Tensor, Option<&'a Name>, Option<Entity>)>,
     model_name: impl Fn(Entity) -> Option<String>,
@@ -194,7 +195,7 @@ pub(super) fn rows<'a>(
     }
     let mut models: Vec<ModelRow> = Vec::new();
     let mut places: HashMap<Option<Entity>, usize> = HashMap::default();
-    // Every storage once in each model, and once in all.
+    // Each storage counts once per model, and once overall.
     let mut seen: HashSet<(Option<Entity>, u64)> = HashSet::default();
     let mut seen_anywhere: HashSet<u64> = HashSet::default();
     for row in &mut rows {
@@ -219,7 +220,7 @@ pub(super) fn rows<'a>(
             model.own_device_bytes += row.usage.device_bytes;
         }
     }
-    // Models in the order they were made, tensors of none at the end: colours and places do not jump about.
+    // Models in creation order, tensors without a model last, so that colours and positions are stable.
     models.sort_by_key(|row| (row.model.is_none(), row.model));
     (models, rows)
 }

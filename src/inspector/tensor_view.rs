@@ -1,4 +1,4 @@
-//! One tensor's values: statistics, a histogram, a picture, pages of numbers, and a place to change one.
+//! The values of one tensor: statistics, histogram, image, pages of numbers, and editing of one element.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use super::snapshot::{InspectorSnapshot, TensorRow};
 use super::values::{Plane, TensorValues};
 use super::{chart, format, style};
 
-/// Rows of a page, and columns if there is room for them.
+/// Maximum rows and columns per page.
 const PAGE: [usize; 2] = [12, 8];
-/// Room that a number and the space beside it take.
+/// Width of a number and its spacing.
 const NUMBER: f32 = 70.0;
-/// Points of a picture along an axis; larger planes are thinned out.
+/// Maximum pixels of an image along an axis. Larger planes are subsampled.
 const POINTS: usize = 512;
 
-/// How a tensor's values are looked at.
+/// State of the tensor view.
 #[derive(Clone, Default)]
 pub(super) struct TensorViewState {
     tensor: Option<Entity>,
-    /// The axes that run down and across.
+    /// The axes shown as rows and as columns.
     rows: usize,
     columns: usize,
-    /// The place on all other axes.
+    /// The index on all other axes.
     at: Vec<usize>,
     /// The first row and column of the page.
     page: [usize; 2],
-    /// The place that can be changed.
+    /// The index of the selected element.
     place: Vec<usize>,
     new_value: String,
     path: String,
@@ -45,10 +45,10 @@ impl core::fmt::Debug for TensorViewState {
     }
 }
 
-/// What a picture was made of.
+/// Identifies the data that an image was created from.
 #[derive(Clone)]
 struct PictureKey {
-    /// The values: as long as they are held, no others can be in their place.
+    /// Holding the values keeps their address unique.
     values: Arc<TensorValues>,
     axes: [usize; 2],
     at: Vec<usize>,
@@ -60,7 +60,7 @@ impl PictureKey {
     }
 }
 
-/// The values of a tensor, as far as they are here.
+/// Shows the values of a tensor, if they were read.
 pub(super) fn tensor_view(
     ui: &mut egui::Ui,
     row: &TensorRow,
@@ -70,7 +70,7 @@ pub(super) fn tensor_view(
 ) {
     let rank = row.shape.rank();
     if state.tensor != Some(row.entity) || state.at.len() != rank {
-        // Another tensor, or one that was replaced: begin at its beginning.
+        // Another tensor was selected, or the shape changed. Start from the beginning.
         let texture = state.texture.take();
         *state = TensorViewState {
             tensor: Some(row.entity),
@@ -93,10 +93,10 @@ pub(super) fn tensor_view(
         } else if snapshot.reading {
             ui.horizontal(|ui| {
                 ui.spinner();
-                ui.weak("The values are on their way.");
+                ui.weak("Reading the values.");
             });
         } else {
-            ui.weak("The values have not been read: large tensors are read with Read now alone.");
+            ui.weak("The values were not read. Large tensors are only read with \"Read now\".");
         }
         return;
     };
@@ -122,7 +122,7 @@ pub(super) fn tensor_view(
     });
 }
 
-/// A name that any file system takes.
+/// Replaces characters that file systems may not accept.
 fn file_name(name: &str) -> String {
     let plain = name.chars().map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' });
     plain.take(60).collect()
@@ -160,12 +160,12 @@ fn statistics(ui: &mut egui::Ui, values: &TensorValues) {
             });
         }
         _ => {
-            ui.weak("No finite value, so no histogram.");
+            ui.weak("No finite values, so no histogram.");
         }
     }
 }
 
-/// Pickers for the two axes of the plane, and places on the others.
+/// Selects the row and column axes, and the index on the other axes.
 fn axes(ui: &mut egui::Ui, values: &TensorValues, state: &mut TensorViewState) {
     let shape = &values.shape;
     if shape.rank() < 2 {
@@ -179,7 +179,7 @@ fn axes(ui: &mut egui::Ui, values: &TensorValues, state: &mut TensorViewState) {
             let combo = egui::ComboBox::from_id_salt(label).selected_text(text).width(84.0).show_ui(ui, |ui| {
                 for axis in 0..shape.rank() {
                     if ui.selectable_label(chosen == axis, format!("axis {axis} ({})", shape[axis])).clicked() {
-                        // Two axes cannot be one: the other takes the place that has become free.
+                        // The two axes must differ. If they collide, swap them.
                         let other = if across { &mut state.rows } else { &mut state.columns };
                         if *other == axis {
                             *other = chosen;
@@ -196,7 +196,7 @@ fn axes(ui: &mut egui::Ui, values: &TensorValues, state: &mut TensorViewState) {
             let at = &mut state.at[axis];
             *at = (*at).min(last);
             let response = ui.add(egui::DragValue::new(at).range(0..=last).prefix(format!("axis {axis}: ")));
-            style::name(ui, &response, &format!("Place on axis {axis}"));
+            style::name(ui, &response, &format!("Index on axis {axis}"));
         }
         if before != (state.rows, state.columns, state.at.clone()) {
             state.page = [0, 0];
@@ -204,7 +204,7 @@ fn axes(ui: &mut egui::Ui, values: &TensorValues, state: &mut TensorViewState) {
     });
 }
 
-/// A page of the plane's numbers. A click picks the place to change.
+/// A page of values. Clicking a value selects it for editing.
 fn page(ui: &mut egui::Ui, values: &TensorValues, state: &mut TensorViewState) {
     let at = state.at.clone();
     let plane = values.plane((values.shape.rank() > 1).then_some(state.rows), state.columns, &at);
@@ -212,7 +212,7 @@ fn page(ui: &mut egui::Ui, values: &TensorValues, state: &mut TensorViewState) {
     let fit = ((ui.available_width() - NUMBER) / NUMBER) as usize;
     let pages = [PAGE[0], fit.clamp(2, PAGE[1])];
     for (first, (size, page)) in state.page.iter_mut().zip(size.into_iter().zip(pages)) {
-        // The tensor may have been another when the page was turned.
+        // The shape may have changed since the page was selected.
         *first = (*first).min(size.saturating_sub(1)) / page * page;
     }
     let [rows, columns] = [0, 1].map(|i| state.page[i]..(state.page[i] + pages[i]).min(size[i]));
@@ -274,7 +274,7 @@ fn edit(
     actions: &mut Vec<InspectorAction>,
 ) {
     if row.dtype.is_quantized() {
-        ui.weak("Values of a quantised tensor are packed in blocks and cannot be changed singly.");
+        ui.weak("Single elements of a quantised tensor cannot be changed because they are packed in blocks.");
         return;
     }
     ui.horizontal(|ui| {
@@ -305,12 +305,12 @@ fn save(
     ui.horizontal(|ui| {
         let response = ui.add(egui::TextEdit::singleline(&mut state.path).desired_width(140.0));
         style::name(ui, &response, "File");
-        let explained = "Save all values; as NumPy array if the name ends in .npy, else as safetensors";
+        let explained = "Save all values: as a NumPy array if the name ends in .npy, otherwise as safetensors";
         if ui.button("Save").on_hover_text(explained).clicked() && !state.path.trim().is_empty() {
             let (name, path) = (row.name.clone(), PathBuf::from(state.path.trim()));
             actions.push(InspectorAction::Save { tensor: row.entity, name, path });
         }
-        if ui.button("PNG").on_hover_text("Save the picture below").clicked() {
+        if ui.button("PNG").on_hover_text("Save the image below").clicked() {
             let path = PathBuf::from(state.path.trim()).with_extension("png");
             let picture = draw(values, [state.rows, state.columns], &state.at);
             actions.push(InspectorAction::SavePicture { path, picture });
@@ -318,7 +318,7 @@ fn save(
     });
 }
 
-/// The plane as a heat map, or the tensor as an image if it is one.
+/// Shows the plane as a heat map, or the tensor as an image if it looks like one.
 fn picture(ui: &mut egui::Ui, values: &Arc<TensorValues>, state: &mut TensorViewState) {
     let axes = [state.rows, state.columns];
     if !state.texture.as_ref().is_some_and(|(key, _)| key.same(values, axes, &state.at)) {
@@ -338,16 +338,17 @@ fn picture(ui: &mut egui::Ui, values: &Arc<TensorValues>, state: &mut TensorView
     let Some((_, texture)) = &state.texture else { return };
     let size = texture.size_vec2();
     let scale = (246.0 / size.x).min(150.0 / size.y);
-    // A plane of one row is a line otherwise.
+    // Planes with a single row get a minimum height.
     let shown = egui::vec2((size.x * scale).max(12.0), (size.y * scale).max(12.0));
     let is_image = colours(values).is_some();
     let response = ui.add(egui::Image::new((texture.id(), shown)));
     let label = if is_image { "Image" } else { "Heat map" };
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, label));
-    ui.weak(if is_image { "as an image" } else { "heat map: dark is low, red is not finite" });
+    ui.weak(if is_image { "as an image" } else { "heat map: dark is low, red is NaN or infinite" });
 }
 
-/// The axis of colours, if the tensor looks like an image: three axes, of which the last or the first has 1, 3 or 4 places.
+/// The channel axis, if the tensor looks like an image: it has three axes, and the last or the first has size 1, 3 or
+/// 4.
 fn colours(values: &TensorValues) -> Option<usize> {
     let shape = &values.shape;
     let fits = |axis: usize| [1, 3, 4].contains(&shape[axis]);
@@ -370,7 +371,7 @@ fn draw(values: &TensorValues, axes: [usize; 2], at: &[usize]) -> Picture {
     let step = [rows.div_ceil(POINTS).max(1), columns.div_ceil(POINTS).max(1)];
     let (height, width) = (rows.div_ceil(step[0]).max(1), columns.div_ceil(step[1]).max(1));
     let mut rgba = Vec::with_capacity(width * height * 4);
-    // Colours from 0 to 1 or from 0 to 255, as images are kept; else whatever range there is.
+    // Images usually range from 0 to 1 or from 0 to 255. Other ranges are scaled.
     let (low, high) = match (min, max) {
         (min, max) if min >= 0.0 && max <= 1.0 => (0.0, 1.0),
         (min, max) if min >= 0.0 && max <= 255.0 => (0.0, 255.0),

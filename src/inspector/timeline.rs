@@ -1,4 +1,4 @@
-//! The launches of one frame, as bars by pass.
+//! The timeline of one frame: its launches as bars, by pass.
 
 use bevy::prelude::Entity;
 use bevy_egui::egui::{self, Pos2, Rect, Sense, Stroke, vec2};
@@ -6,11 +6,11 @@ use bevy_egui::egui::{self, Pos2, Rect, Sense, Stroke, vec2};
 use super::{format, style};
 use crate::figures::{FrameTimeline, LaunchSpan, TimingReport};
 
-/// Height of a bar, and of the scale below.
+/// Height of a bar, and of the time axis.
 const BAR: f32 = 18.0;
 const SCALE: f32 = 16.0;
 
-/// The frame the user held, if any.
+/// State of the timeline: the frame that the user holds, if any.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TimelineState {
     held: Option<FrameTimeline>,
@@ -22,19 +22,22 @@ pub(super) fn timeline(
     state: &mut TimelineState,
     model_name: impl Fn(Entity) -> String,
 ) {
-    // The newest may still be arriving.
+    // The newest frame may be incomplete.
     let latest = timings.frames.iter().rev().nth(1).or(timings.frames.last());
     let frame = state.held.as_ref().or(latest).cloned();
     ui.horizontal(|ui| {
         ui.strong("One frame");
         let mut held = state.held.is_some();
-        if ui.checkbox(&mut held, "Hold").on_hover_text("Keep looking at this frame").changed() {
+        if ui.checkbox(&mut held, "Hold").on_hover_text("Keep this frame").changed() {
             state.held = frame.clone().filter(|_| held);
         }
         if let Some(frame) = &frame {
             let (busy, length) = (format::time(frame.busy()), format::time(frame.length()));
             let launches = frame.spans.len();
-            ui.weak(format!("frame {} on the {}: {launches} launches, {busy} of {length}", frame.frame, frame.backend));
+            ui.weak(format!(
+                "frame {} on the {}: {launches} launches, {busy} busy of {length}",
+                frame.frame, frame.backend
+            ));
         }
     });
     let Some(frame) = frame else {

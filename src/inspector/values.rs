@@ -1,4 +1,4 @@
-//! A tensor's values on the host, as the inspector shows them: statistics, a histogram, planes of any two axes.
+//! The values of a tensor on the host: statistics, a histogram, and planes of any two axes.
 
 use core::time::Duration;
 
@@ -7,27 +7,27 @@ use bevy::prelude::*;
 use crate::ir::{DType, Shape};
 use crate::tensor::TensorData;
 
-/// Bars of a histogram.
+/// Number of bars in a histogram.
 const BARS: usize = 48;
 
-/// What values are like. Figures about numbers leave out those that are none.
+/// Statistics of values. Minimum, maximum, mean and deviation cover finite values only.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ValueStatistics {
-    /// Values.
+    /// Number of values.
     pub count: usize,
-    /// Values that are not a number.
+    /// Number of NaN values.
     pub nan: usize,
-    /// Values that are infinite.
+    /// Number of infinite values.
     pub infinite: usize,
-    /// Values that are zero.
+    /// Number of zeros.
     pub zeros: usize,
-    /// The least finite value; `None` if there is none.
+    /// Smallest finite value. `None` if no value is finite.
     pub min: Option<f64>,
-    /// The greatest finite value.
+    /// Largest finite value.
     pub max: Option<f64>,
-    /// The mean of the finite values.
+    /// Mean of the finite values.
     pub mean: Option<f64>,
-    /// Their standard deviation.
+    /// Standard deviation of the finite values.
     pub deviation: Option<f64>,
 }
 
@@ -43,7 +43,7 @@ impl ValueStatistics {
             all.zeros += usize::from(x == 0.0);
             all.min = Some(all.min.map_or(x, |min: f64| min.min(x)));
             all.max = Some(all.max.map_or(x, |max: f64| max.max(x)));
-            // Welford: one pass, and no loss where the mean is large.
+            // Welford's algorithm: one pass, and stable for a large mean.
             n += 1.0;
             let delta = x - mean;
             mean += delta / n;
@@ -56,30 +56,30 @@ impl ValueStatistics {
     }
 }
 
-/// The values of one tensor as they were at one time.
+/// The values of one tensor at one point in time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorValues {
     /// The tensor.
     pub tensor: Entity,
-    /// When they arrived, in the app's real time.
+    /// Time at which they arrived, in the app's real time.
     pub at: Duration,
     /// Sizes of the axes.
     pub shape: Shape,
     /// The element type.
     pub dtype: DType,
-    /// In row-major order; quantised ones dequantised.
+    /// Values in row-major order. Quantised values are dequantised.
     pub values: Vec<f64>,
-    /// What they are like.
+    /// Their statistics.
     pub statistics: ValueStatistics,
-    /// How many finite values lie in each of equal parts of the range from the least to the greatest; empty if there are none.
+    /// Number of finite values in equal intervals between the minimum and the maximum. Empty if no value is finite.
     pub histogram: Vec<u64>,
 }
 
 impl TensorValues {
-    /// Looks at data.
+    /// Computes statistics and the histogram of data.
     pub fn new(tensor: Entity, at: Duration, data: &TensorData) -> Self {
         let values: Vec<f64> = match data.dtype() {
-            // Exact, where 32-bit floats would round.
+            // `f64` is exact here, `f32` would round.
             DType::I32 => data.as_slice::<i32>().unwrap_or_default().iter().map(|&x| f64::from(x)).collect(),
             DType::U32 => data.as_slice::<u32>().unwrap_or_default().iter().map(|&x| f64::from(x)).collect(),
             _ => data.to_f32().into_iter().map(f64::from).collect(),
@@ -89,14 +89,14 @@ impl TensorValues {
         Self { tensor, at, shape: data.shape().clone(), dtype: data.dtype(), values, statistics, histogram }
     }
 
-    /// The plane of two axes at a place of all others. `rows` is `None` for one row alone; axes and places beyond the tensor are taken as the
-    /// last there is.
+    /// The plane of two axes, at an index on all other axes. `rows` is `None` for a single row. Axes and indices
+    /// outside of the tensor are clamped.
     pub fn plane<'a>(&'a self, rows: Option<usize>, columns: usize, at: &'a [usize]) -> Plane<'a> {
         Plane { values: self, rows: rows.filter(|_| self.shape.rank() > 1), columns, at }
     }
 }
 
-/// Two axes of a tensor at a place of all others.
+/// A plane of two axes of a tensor, at an index on all other axes.
 #[derive(Clone, Copy, Debug)]
 pub struct Plane<'a> {
     values: &'a TensorValues,
@@ -106,7 +106,7 @@ pub struct Plane<'a> {
 }
 
 impl Plane<'_> {
-    /// Rows and columns.
+    /// Number of rows and columns.
     pub fn size(&self) -> [usize; 2] {
         let shape = &self.values.shape;
         let columns = shape.get(self.columns).copied().unwrap_or(1);
@@ -114,7 +114,7 @@ impl Plane<'_> {
         if shape.contains(&0) { [0, 0] } else { [rows, columns] }
     }
 
-    /// Where in the tensor a place of the plane is.
+    /// The tensor index of an element of the plane.
     pub fn index(&self, row: usize, column: usize) -> Vec<usize> {
         let place = |axis: usize| {
             if axis == self.columns {
@@ -129,7 +129,7 @@ impl Plane<'_> {
         sizes.map(|(axis, &size)| place(axis).min(size.saturating_sub(1))).collect()
     }
 
-    /// The value at a place of the plane.
+    /// The value of an element of the plane.
     pub fn get(&self, row: usize, column: usize) -> Option<f64> {
         let index = self.index(row, column);
         let flat = index.iter().zip(self.values.shape.iter()).fold(0, |flat, (&i, &size)| flat * size + i);
@@ -142,7 +142,7 @@ fn histogram(values: &[f64], statistics: &ValueStatistics) -> Vec<u64> {
     let scale = BARS as f64 / (max - min);
     let mut bars = vec![0; BARS];
     for x in values.iter().filter(|x| x.is_finite()) {
-        // All equal: everything in the middle.
+        // All values are equal: put them into the middle bar.
         let bar = if scale.is_finite() { ((x - min) * scale) as usize } else { BARS / 2 };
         bars[bar.min(BARS - 1)] += 1;
     }
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!((plane.get(3, 1), plane.index(3, 1)), (Some(19.0), vec![1, 1, 3]));
         let scalar = values(&TensorData::new(&[5.0f32], []).unwrap());
         assert_eq!((scalar.plane(None, 0, &[]).size(), scalar.plane(None, 0, &[]).get(0, 0)), ([1, 1], Some(5.0)));
-        // Places that a tensor of another shape had.
+        // Indices of an earlier shape are clamped.
         assert_eq!(data.plane(Some(0), 1, &[9, 9, 9]).get(0, 0), Some(3.0));
     }
 }

@@ -2,12 +2,12 @@
 
 use bevy::reflect::Reflect;
 
-/// What carries out plans.
+/// Where tensor work runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Reflect)]
 pub enum Backend {
-    /// Bevy's own render device.
+    /// Bevy's render device.
     Gpu,
-    /// Threads.
+    /// CPU threads.
     Cpu,
 }
 

@@ -1,30 +1,31 @@
-//! Block-quantised elements: how they lie in words, and how numbers become them. The CPU backend uses the same lines; the WGSL of `blocks`
-//! and `quantize` must agree with them.
+//! Block-quantised elements: their layout in memory and the conversion from and to `f32`. The CPU backend uses this
+//! code. The WGSL of `blocks` and `quantize` must agree with it.
 //!
-//! Two blocks make a *group* of words: first a word with the half-precision scales of both (the even block's in the low half), then the quants
-//! of the even block, then those of the odd one, each in GGUF's order of bytes. So everything is loaded in aligned words, an element's
-//! place follows from its position alone (which views of rows rely on), and no bytes are lost. After an odd number of blocks the last
-//! group ends early.
+//! Two blocks form a *group* of 32-bit words. The first word holds the half-precision scales of both blocks, the even
+//! block in the low half. The quants of the even block follow, then those of the odd block, each in GGUF byte order.
+//! All loads are therefore aligned to words, there is no padding, and the position of an element follows from its index
+//! alone, which row views rely on. After an odd number of blocks the last group ends early.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::f16;
 
-/// Below this (2⁻¹¹³) the largest number of a block counts as 0. Its scale is 0 as a half long before, and so no step of the way meets
-/// subnormal numbers, which devices may flush.
+/// Blocks whose largest magnitude is below this limit (2⁻¹¹³) are stored as 0. The half-precision scale is already 0
+/// for much larger values, so this loses nothing. It keeps subnormal numbers out of the computation, because devices
+/// may flush them.
 const TINY: f32 = f32::from_bits(0x0700_0000);
 
 /// How a quantised type packs its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BlockFormat {
-    /// Elements of a block.
+    /// Elements per block.
     pub elements: usize,
-    /// Bits of an element: 8 (signed) or 4 (less 8). Of the latter, byte `j` has element `j` in its low half and element
-    /// `j + elements / 2` in its high half.
+    /// Bits per element: 8 (signed), or 4 (with an offset of 8). With 4 bits, byte `j` holds element `j` in its low
+    /// half and element `j + elements / 2` in its high half.
     pub bits: usize,
 }
 
 impl BlockFormat {
-    /// Words that the quants of a block take.
+    /// Words that the quants of one block take.
     pub(crate) const fn words(self) -> usize {
         self.elements * self.bits / 32
     }
@@ -34,7 +35,7 @@ impl BlockFormat {
         1 + 2 * self.words()
     }
 
-    /// Words of so many blocks.
+    /// Words that `blocks` blocks take.
     pub(crate) const fn words_of(self, blocks: usize) -> usize {
         blocks * self.words() + blocks.div_ceil(2)
     }
@@ -62,7 +63,7 @@ impl BlockFormat {
         f16::from_bits((words[block / 2 * self.group_words()] >> (block % 2 * 16)) as u16)
     }
 
-    /// Puts a block's scale and the bytes of its quants in place.
+    /// Stores the scale and the quants of a block.
     pub(crate) fn put(self, words: &mut [u32], block: usize, scale: f16, quants: &[u8]) {
         let (word, shift) = (block / 2 * self.group_words(), block % 2 * 16);
         words[word] = words[word] & !(0xffff << shift) | u32::from(scale.to_bits()) << shift;
@@ -70,7 +71,7 @@ impl BlockFormat {
         cast_slice_mut::<_, u8>(&mut words[at..at + self.words()]).copy_from_slice(quants);
     }
 
-    /// The numbers of a block.
+    /// Converts a block to `f32`.
     #[inline(always)]
     pub(crate) fn dequantize(self, words: &[u32], block: usize, out: &mut [f32]) {
         let (scale, quants) = (self.scale(words, block).to_f32(), self.quants(words, block));
@@ -87,8 +88,9 @@ impl BlockFormat {
         }
     }
 
-    /// Rounds a block's numbers as GGUF's reference does: 8 bits to the nearest with halves away from 0, 4 bits so that the number
-    /// of largest magnitude (the first of equals) becomes −8. A block with a NaN or an infinity becomes NaN as a whole.
+    /// Quantises a block as the GGUF reference implementation does. 8-bit quants round to nearest, halves away from 0.
+    /// 4-bit quants scale the value of largest magnitude (the first one on a tie) to −8. If a value is NaN or infinite,
+    /// the whole block becomes NaN.
     pub(crate) fn quantize(self, values: &[f32], words: &mut [u32], block: usize) {
         let magnitude = |v: f32| v.to_bits() & 0x7fff_ffff;
         let largest = values.iter().copied().reduce(|a, b| if magnitude(b) > magnitude(a) { b } else { a });
@@ -105,7 +107,7 @@ impl BlockFormat {
                 *q = scaled(v).round() as i8 as u8;
             }
         } else {
-            // Truncating and saturating at 0 is what the cast does.
+            // The cast truncates, and saturates at 0.
             let level = |v: f32| ((scaled(v) + 8.5) as u8).min(15);
             let (low, high) = values.split_at(self.elements / 2);
             for ((q, &low), &high) in quants.iter_mut().zip(low).zip(high) {
@@ -126,7 +128,7 @@ impl BlockFormat {
         }
     }
 
-    /// All numbers of whole blocks as words.
+    /// Quantises `values`, which must be whole blocks.
     pub(crate) fn pack(self, values: &[f32]) -> Vec<u32> {
         let mut words = vec![0; self.words_of(values.len() / self.elements)];
         for (block, values) in values.chunks_exact(self.elements).enumerate() {
@@ -135,7 +137,7 @@ impl BlockFormat {
         words
     }
 
-    /// The words of blocks as they stand in a GGUF file.
+    /// Converts blocks from the GGUF file layout to words.
     pub(crate) fn words_of_gguf(self, bytes: &[u8]) -> Vec<u32> {
         let mut words = vec![0; self.words_of(bytes.len() / self.gguf_bytes())];
         for (block, bytes) in bytes.chunks_exact(self.gguf_bytes()).enumerate() {
@@ -144,7 +146,7 @@ impl BlockFormat {
         words
     }
 
-    /// So many blocks as they stand in a GGUF file.
+    /// Converts `blocks` blocks to the GGUF file layout.
     pub(crate) fn to_gguf(self, words: &[u32], blocks: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(blocks * self.gguf_bytes());
         for block in 0..blocks {

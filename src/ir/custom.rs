@@ -1,4 +1,5 @@
-//! Kernels that users write, as plain data: the checked code and what is known about it. `kernel::custom` makes it from text.
+//! User-written kernels as plain data: the validated code and its metadata. `kernel::custom` builds it from source
+//! text.
 
 use core::any::TypeId;
 use core::fmt;
@@ -10,10 +11,10 @@ use smallvec::SmallVec;
 
 use super::{Class, DType, Shape};
 
-/// The rule of a shape by the shapes of the inputs.
+/// Computes a shape from the shapes of the inputs.
 type ShapeRule = dyn Fn(&[Shape]) -> Result<Shape, String> + Send + Sync;
 
-/// The shape of an output, or of scratch memory.
+/// The shape of an output or of a scratch buffer.
 #[derive(Clone)]
 pub struct OutputShape(Rule);
 
@@ -25,29 +26,30 @@ enum Rule {
 }
 
 impl OutputShape {
-    /// That of an input, by its name.
+    /// The same shape as the input with this name.
     pub fn like(input: &'static str) -> Self {
         Self(Rule::Like(input))
     }
 
-    /// Always this.
+    /// A fixed shape.
     pub fn fixed(shape: impl Into<Shape>) -> Self {
         Self(Rule::Fixed(shape.into()))
     }
 
-    /// By the shapes of the inputs, in order. What it says against them becomes an [`OpError::Shape`](crate::OpError::Shape) of the call.
+    /// Computed from the input shapes, in order. If `rule` returns an error, the call fails with
+    /// [`OpError::Shape`](crate::OpError::Shape).
     pub fn by(rule: impl Fn(&[Shape]) -> Result<Shape, String> + Send + Sync + 'static) -> Self {
         Self(Rule::By(Arc::new(rule)))
     }
 
-    /// The shape for inputs of these shapes, whose names are `names`.
+    /// Resolves the shape for inputs with these names and shapes.
     pub(crate) fn resolve(&self, names: &[&'static str], inputs: &[Shape]) -> Result<Shape, String> {
         match &self.0 {
             Rule::Like(name) => names
                 .iter()
                 .position(|n| n == name)
                 .and_then(|i| inputs.get(i).cloned())
-                .ok_or_else(|| format!("there is no input `{name}`")),
+                .ok_or_else(|| format!("the kernel has no input named `{name}`")),
             Rule::Fixed(shape) => Ok(shape.clone()),
             Rule::By(rule) => rule(inputs),
         }
@@ -64,27 +66,31 @@ impl fmt::Debug for OutputShape {
     }
 }
 
-/// The rule of a dispatch by the shapes of the inputs and of the outputs.
+/// Computes the number of workgroups from the shapes of the inputs and outputs.
 type DispatchRule = dyn Fn(&[Shape], &[Shape]) -> [u32; 3] + Send + Sync;
 
-/// How many workgroups of a kernel run. The size of a workgroup is in the text.
+/// How many workgroups of a kernel are dispatched. The workgroup size is declared in the WGSL source.
 #[derive(Clone, Default)]
 pub enum Dispatch {
-    /// A thread for each element of the first output, along x, and as many more as fill the last workgroup: guard against those. Where x cannot hold
-    /// them all (65,535 workgroups by WebGPU's default) the workgroups fold into y as well, for entry points that take `num_workgroups` and so
-    /// can tell their place, by `thread_index` of `tensor::indexing`; others get an error.
+    /// One thread per element of the first output, along x, rounded up to whole workgroups. The kernel must guard
+    /// against the extra threads.
+    ///
+    /// If x cannot hold all workgroups (WebGPU allows 65,535 per dimension by default), they also extend along y. The
+    /// entry point must then take `num_workgroups` and compute its index with `thread_index` from `tensor::indexing`.
+    /// Other entry points return an error.
     #[default]
     Elements,
-    /// A thread for each element of the first output, its last axis along x, the one before along y, all others together along z.
+    /// One thread per element of the first output. The last axis runs along x, the second to last along y, and all
+    /// others together along z.
     Axes,
-    /// Always these.
+    /// A fixed number of workgroups.
     Workgroups([u32; 3]),
-    /// By the shapes of the inputs and of the outputs.
+    /// Computed from the shapes of the inputs and outputs.
     By(Arc<DispatchRule>),
 }
 
 impl Dispatch {
-    /// By the shapes of the inputs and of the outputs.
+    /// Computes the number of workgroups from the shapes of the inputs and outputs.
     pub fn by(rule: impl Fn(&[Shape], &[Shape]) -> [u32; 3] + Send + Sync + 'static) -> Self {
         Self::By(Arc::new(rule))
     }
@@ -100,7 +106,7 @@ impl fmt::Debug for Dispatch {
         }
     }
 }
-/// A kernel that can run: its text, and all that there is to know about it.
+/// A validated kernel: its source text and metadata.
 pub(crate) struct KernelCode {
     pub(crate) id: u64,
     pub name: &'static str,
@@ -112,41 +118,41 @@ pub(crate) struct KernelCode {
     pub params: Option<ParamsLayout>,
     pub(crate) cpu: Option<CpuFunction>,
     pub(crate) dispatch: Dispatch,
-    /// Whether the entry point knows how many workgroups there are, and so can find its place in a folded grid.
+    /// Whether the entry point takes `num_workgroups`, so that it can compute its index if workgroups extend along y.
     pub(crate) folds: bool,
     pub(crate) workgroup: [u32; 3],
     /// Bytes of workgroup memory.
     pub(crate) workgroup_memory: u32,
     pub(crate) place: Option<SourcePlace>,
-    /// Without numbers of bindings.
+    /// The WGSL source, without binding numbers.
     pub(crate) text: String,
-    /// Variables that are no input: where they begin, and their numbers.
+    /// Variables other than inputs: their byte position in the text, and their binding number.
     pub(crate) others: Vec<(usize, u32)>,
 }
 
-/// An input, output or scratch memory.
+/// An input, an output or a scratch buffer.
 #[derive(Clone, Debug)]
 pub(crate) struct BindingInfo {
     pub name: &'static str,
     pub dtype: DType,
-    /// Numbers to an element of the array.
+    /// Scalars per array element: 1, or the width of a vector.
     pub lanes: usize,
-    /// Elements of the tensor that the array must have.
+    /// Minimum number of tensor elements.
     pub least: usize,
-    /// Outputs: whether they begin as zeros.
+    /// For outputs: whether they are cleared to zero before the kernel runs.
     pub zeroed: bool,
-    /// Outputs and scratch.
+    /// For outputs and scratch buffers.
     pub(crate) shape: Option<OutputShape>,
-    /// Where the declaration begins.
+    /// Byte position of the declaration in the text.
     pub(crate) at: usize,
 }
 
-/// One call of a kernel: structure of a recording, and the kernel of a plan.
+/// One call of a kernel. Part of a recording's structure, and the kernel of a plan step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CustomCall {
     pub code: Arc<KernelCode>,
     pub workgroups: [u32; 3],
-    /// Elements of each scratch memory.
+    /// Elements of each scratch buffer.
     pub scratch: SmallVec<[usize; 2]>,
 }
 
@@ -171,7 +177,7 @@ impl core::fmt::Debug for KernelCode {
 }
 
 impl KernelCode {
-    /// Words of the params.
+    /// Words of the params struct.
     pub(crate) fn param_words(&self) -> usize {
         self.params.as_ref().map_or(0, |params| params.words)
     }
@@ -182,17 +188,17 @@ impl KernelCode {
     }
 }
 
-/// The most arguments a function may take.
+/// Maximum number of arguments of an elementwise function.
 pub(crate) const MAX_ARGUMENTS: usize = 4;
 
-/// A function that can be part of any text.
+/// A user-written elementwise function that can be inserted into any generated kernel.
 pub(crate) struct ElementFunction {
     pub(crate) id: u64,
     pub name: &'static str,
     pub trusted: bool,
     pub arguments: SmallVec<[Class; MAX_ARGUMENTS]>,
     pub result: Class,
-    /// What the function is called in `text`, where every name has a prefix that no other text has.
+    /// Name of the function in `text`. All names in `text` have a unique prefix.
     pub function: String,
     pub text: String,
     pub cpu: Option<CpuElementFunction>,
@@ -226,17 +232,18 @@ pub(crate) struct CpuElementFunction {
     pub(crate) apply: Arc<ApplyElements>,
 }
 
-/// The CPU function of a kernel.
+/// The CPU implementation of a kernel.
 #[derive(Clone)]
 pub(crate) struct CpuFunction(pub Arc<RunCall>);
 
-/// A kernel's whole work on the CPU.
+/// Runs a whole kernel on the CPU.
 pub(crate) type RunCall = dyn Fn(&mut CpuKernelCall) -> Result<(), BevyError> + Send + Sync;
 
-/// An elementwise function over columns of its arguments' words.
+/// Runs an elementwise function over columns of argument words.
 pub(crate) type ApplyElements = dyn Fn(&[&[u32]], &mut [u32]) + Send + Sync;
 
-/// What the CPU function of a kernel works on: the same inputs, outputs and params, by their order and names.
+/// The inputs, outputs and params of a kernel call, as the CPU implementation of the kernel sees them. They are
+/// addressed by position or by name.
 pub struct CpuKernelCall<'a> {
     pub(crate) code: &'a KernelCode,
     pub(crate) inputs: Vec<(&'a [u32], Shape)>,
@@ -250,7 +257,7 @@ impl fmt::Debug for CpuKernelCall<'_> {
     }
 }
 
-/// Where the members of a params struct lie.
+/// Memory layout of a params struct.
 #[derive(Clone, Debug)]
 pub(crate) struct ParamsLayout {
     /// The Rust type.
@@ -258,7 +265,7 @@ pub(crate) struct ParamsLayout {
     pub type_path: &'static str,
     /// Words of the whole struct.
     pub words: usize,
-    /// Whether it is bound as storage, not as a uniform.
+    /// Whether it is bound as a storage buffer instead of a uniform buffer.
     pub storage: bool,
     pub(crate) members: Vec<Member>,
 }
@@ -266,14 +273,14 @@ pub(crate) struct ParamsLayout {
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) name: String,
-    /// Word of the first number.
+    /// Index of its first word.
     pub(crate) offset: usize,
     pub(crate) element: Numbers,
-    /// Elements of an array, and words from one to the next.
+    /// For arrays: the number of elements, and the stride in words.
     pub(crate) array: Option<(usize, usize)>,
 }
 
-/// A number, a vector (rows) or a matrix (columns of rows).
+/// A scalar, a vector (rows) or a matrix (columns of rows).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Numbers {
     pub(crate) class: Class,
@@ -281,11 +288,11 @@ pub(crate) struct Numbers {
     pub(crate) columns: usize,
 }
 
-/// A place in the text of a kernel as its author wrote it, counted from 1.
+/// A position in the source text of a kernel, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SourcePlace {
-    /// The line.
+    /// Line number.
     pub line: u32,
-    /// The character of the line.
+    /// Column, in characters.
     pub column: u32,
 }

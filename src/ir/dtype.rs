@@ -8,11 +8,12 @@ use super::blocks::BlockFormat;
 
 /// The element type of a tensor.
 ///
-/// `F16`, `I8`, `U8` and `Bool` are really packed (two or four to a 32-bit word) on every backend; arithmetic on them happens in
-/// the 32-bit type of the same [`Class`], so an adapter without `SHADER_F16` stores and computes `F16` tensors all the same.
+/// `F16`, `I8`, `U8` and `Bool` are packed, two or four to a 32-bit word, on both backends. Arithmetic on them uses the
+/// 32-bit type of the same [`Class`]. Adapters without `SHADER_F16` can therefore store and compute `F16` tensors too.
 ///
-/// The *quantised* types ([`DType::QUANTIZED`]) hold `f32` numbers in blocks along the last axis, each with one half-precision scale, with
-/// the bytes of the GGUF types of the same names. They are for weights: products, row look-ups and [`dequantize`] read them; see
+/// The *quantised* types ([`DType::QUANTIZED`]) store `f32` values in blocks along the last axis. Each block has one
+/// half-precision scale. `Q8_0` and `Q4_0` have the same scales and values as the GGUF types of these names. Quantised
+/// types are meant for weights: matrix products, row lookups and [`dequantize`] read them. See
 /// [`TensorCommands::quantize`].
 ///
 /// [`dequantize`]: crate::TensorCommands::dequantize
@@ -21,45 +22,45 @@ use super::blocks::BlockFormat;
 pub enum DType {
     /// 32-bit float.
     F32,
-    /// 16-bit float; computed in 32 bits.
+    /// 16-bit float. Arithmetic uses 32 bits.
     F16,
-    /// 32-bit signed integer, wrapping.
+    /// 32-bit signed integer. Arithmetic wraps.
     I32,
-    /// 32-bit unsigned integer, wrapping.
+    /// 32-bit unsigned integer. Arithmetic wraps.
     U32,
     /// 8-bit signed integer.
     I8,
     /// 8-bit unsigned integer.
     U8,
-    /// Truth value, one byte: 0 or 1.
+    /// Boolean, stored as one byte: 0 or 1.
     Bool,
-    /// Blocks of 32 signed bytes times a scale: 8.5 bits an element, GGUF's `Q8_0`.
+    /// Blocks of 32 signed bytes with one scale: 8.5 bits per element. GGUF's `Q8_0`.
     Q8_0,
-    /// Blocks of 32 numbers of 4 bits, less 8, times a scale: 4.5 bits an element, GGUF's `Q4_0`.
+    /// Blocks of 32 4-bit values, offset by 8, with one scale: 4.5 bits per element. GGUF's `Q4_0`.
     Q4_0,
-    /// As [`DType::Q4_0`] with blocks of 128: 4.125 bits an element.
+    /// As [`DType::Q4_0`], with blocks of 128: 4.125 bits per element.
     Q4_128,
 }
 
-/// The arithmetic a [`DType`] is computed in.
+/// The 32-bit arithmetic that a [`DType`] uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
     /// `f32`.
     Float,
     /// `i32`.
     Int,
-    /// `u32`; also truth values, as 0 and 1.
+    /// `u32`. Also booleans, as 0 and 1.
     Uint,
 }
 
 impl DType {
-    /// Every type whose elements stand on their own, in declaration order.
+    /// All types that are not quantised, in declaration order.
     pub const ALL: [DType; 7] = [Self::F32, Self::F16, Self::I32, Self::U32, Self::I8, Self::U8, Self::Bool];
 
-    /// The types whose elements stand in blocks.
+    /// All quantised types.
     pub const QUANTIZED: [DType; 3] = [Self::Q8_0, Self::Q4_0, Self::Q4_128];
 
-    /// Elements of a block, for quantised types.
+    /// Elements per block. `None` for types that are not quantised.
     pub const fn block(self) -> Option<usize> {
         match self.block_format() {
             Some(format) => Some(format.elements),
@@ -67,12 +68,12 @@ impl DType {
         }
     }
 
-    /// Whether elements stand in blocks with a scale.
+    /// Whether this is a quantised type.
     pub const fn is_quantized(self) -> bool {
         self.block_format().is_some()
     }
 
-    /// How blocks are packed, for quantised types.
+    /// The block layout. `None` for types that are not quantised.
     pub(crate) const fn block_format(self) -> Option<BlockFormat> {
         match self {
             Self::Q8_0 => Some(BlockFormat { elements: 32, bits: 8 }),
@@ -82,7 +83,7 @@ impl DType {
         }
     }
 
-    /// Bytes that `elements` of this type take, without padding at the end; blocks count whole.
+    /// Bytes that `elements` elements take, without padding. For quantised types, partial blocks are rounded up.
     pub const fn bytes(self, elements: usize) -> usize {
         match self.block_format() {
             Some(_) => self.words(elements) * 4,
@@ -90,12 +91,12 @@ impl DType {
         }
     }
 
-    /// Bytes one element takes. Not for quantised types.
+    /// Bytes per element. Not valid for quantised types.
     pub(crate) const fn size(self) -> usize {
         4 / self.per_word()
     }
 
-    /// Elements that share one 32-bit word. Not for quantised types, whose elements are not found by words.
+    /// Elements per 32-bit word. Not valid for quantised types.
     pub(crate) const fn per_word(self) -> usize {
         match self {
             Self::F16 => 2,
@@ -104,7 +105,7 @@ impl DType {
         }
     }
 
-    /// The shortest run of elements that takes whole words, and those words.
+    /// The smallest number of elements that fills whole words, and the number of those words.
     pub(crate) const fn group(self) -> (usize, usize) {
         match self.block_format() {
             Some(format) => (2 * format.elements, format.group_words()),
@@ -112,13 +113,13 @@ impl DType {
         }
     }
 
-    /// The word at which a group that begins with this element begins.
+    /// The first word of the group that begins with this element.
     pub(crate) const fn word_of(self, element: usize) -> usize {
         let (elements, words) = self.group();
         element / elements * words
     }
 
-    /// The arithmetic this type is computed in.
+    /// The 32-bit arithmetic that this type uses.
     pub const fn class(self) -> Class {
         match self {
             Self::F32 | Self::F16 | Self::Q8_0 | Self::Q4_0 | Self::Q4_128 => Class::Float,
@@ -137,12 +138,12 @@ impl DType {
         matches!(self, Self::F32 | Self::F16)
     }
 
-    /// Whether this is a signed or unsigned integer; truth values are not.
+    /// Whether this is a signed or unsigned integer type. `Bool` is not.
     pub const fn is_integer(self) -> bool {
         matches!(self, Self::I32 | Self::U32 | Self::I8 | Self::U8)
     }
 
-    /// 32-bit words that `elements` of this type take.
+    /// 32-bit words that `elements` elements take.
     pub const fn words(self, elements: usize) -> usize {
         match self.block_format() {
             Some(format) => format.words_of(elements.div_ceil(format.elements)),
@@ -150,7 +151,7 @@ impl DType {
         }
     }
 
-    /// The lower-case name, as in `f32`.
+    /// The lower-case name, for example `f32`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -184,15 +185,15 @@ impl core::fmt::Display for DType {
     }
 }
 
-/// A Rust type that a tensor's host data can be made of and read as.
+/// A Rust type that can be the element type of a tensor's host data.
 ///
-/// `bool` is not `Pod`; truth values travel as [`Truth`].
+/// `bool` is not `Pod`, so booleans use [`Truth`].
 pub trait Element: Pod + PartialEq + core::fmt::Debug + Send + Sync + 'static {
-    /// The tensor type this maps to.
+    /// The corresponding tensor element type.
     const DTYPE: DType;
 }
 
-/// One truth value of a [`DType::Bool`] tensor in host data: a byte that is 0 or 1.
+/// One element of a [`DType::Bool`] tensor in host data: a byte that is 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[repr(transparent)]
 pub struct Truth(u8);
@@ -202,7 +203,7 @@ impl Truth {
     pub const TRUE: Truth = Truth(1);
     /// False.
     pub const FALSE: Truth = Truth(0);
-    /// As a plain `bool`.
+    /// Converts to a plain `bool`.
     pub const fn get(self) -> bool {
         self.0 != 0
     }
@@ -214,7 +215,8 @@ impl From<bool> for Truth {
     }
 }
 
-// SAFETY: a transparent wrapper of `u8`: any byte is a value (non-zero reads as true), zero is one too, and there is no padding.
+// SAFETY: a transparent wrapper around `u8`. Every byte is a valid value (non-zero reads as true), zero included, and
+// there is no padding.
 unsafe impl bytemuck::Zeroable for Truth {}
 // SAFETY: as above.
 unsafe impl Pod for Truth {}
@@ -224,7 +226,7 @@ macro_rules! elements {
 }
 elements!(f32 => F32, f16 => F16, i32 => I32, u32 => U32, i8 => I8, u8 => U8, Truth => Bool);
 
-/// A number as the bits of `dtype`'s 32-bit type, converted as a cast would.
+/// Converts a number to the bits of `dtype`'s 32-bit type, as a cast does.
 pub(crate) fn scalar_bits(value: f64, dtype: DType) -> u32 {
     match dtype {
         DType::F32 | DType::F16 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => (value as f32).to_bits(),

@@ -1,40 +1,42 @@
-//! The scalar expressions of fused kernels: one definition of every elementwise function, which the CPU interprets and the GPU
-//! gets as generated WGSL.
+//! The scalar expressions of fused kernels. Each elementwise function is defined once. The CPU backend interprets the
+//! definition, and the GPU backend generates WGSL from it.
 //!
-//! A [`Program`] is a list of primitive steps over registers. Composite functions (`gelu`, `mish`, …) are spelled out here in primitives, once.
+//! A [`Program`] is a list of primitive steps over registers. Composite functions (`gelu`, `mish`, …) are expanded into
+//! primitives here.
 
 use std::sync::Arc;
 
 use super::{BinaryOp, Class, DType, ElementFunction, MAX_ARGUMENTS, UnaryOp};
 
-/// The result of one step of a program.
+/// A register: the result of one step of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Reg(pub u16);
 
-/// One step. Operands are earlier registers.
+/// One step of a program. Its operands are earlier registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Expr {
-    /// The element of input number `i` at the current index, widened to its class.
+    /// The element of input `i` at the current index, widened to its class.
     Input(u16, Class),
-    /// Number `i` of the step's scalars.
+    /// Scalar `i` of the step.
     Scalar(u16, Class),
-    /// A number known when the plan is made (its bits).
+    /// A constant that is known at planning time, as bits.
     Const(u32, Class),
     Unary(Primitive, Reg),
-    /// Operands of one class. Comparisons and logic give `Uint` 0 or 1; the rest their operands' class.
+    /// Both operands have the same class. Comparisons and logical ops return `Uint` 0 or 1. The others return the class
+    /// of their operands.
     Binary(BinaryOp, Reg, Reg),
-    /// A `Uint` condition, then two values of one class.
+    /// A `Uint` condition, then two values of the same class.
     Select(Reg, Reg, Reg),
-    /// To the class of `DType` and into its range: floats become integers towards zero and saturate (NaN gives 0), integers wrap, `Bool`
-    /// is `x != 0`, `F16` rounds to what a half can hold.
+    /// Converts to the class and the value range of `DType`. Floats are truncated and saturate when they become
+    /// integers (NaN becomes 0). Integers wrap. `Bool` is `x != 0`. `F16` rounds to half precision.
     Cast(Reg, DType),
-    /// 32 well-mixed bits from a position and a seed, both `Uint`.
+    /// A 32-bit hash of a position and a seed, both `Uint`.
     Hash(Reg, Reg),
-    /// Function number `i` of the program, of arguments of its classes.
+    /// A call of function `i` of the program.
     Call(u16, Arguments),
 }
 
-/// What a function is called with.
+/// The arguments of a function call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Arguments {
     regs: [Reg; MAX_ARGUMENTS],
@@ -42,7 +44,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// At most [`MAX_ARGUMENTS`].
+    /// Takes at most [`MAX_ARGUMENTS`] registers.
     pub(crate) fn new(regs: impl IntoIterator<Item = Reg>) -> Self {
         let mut arguments = Self { regs: [Reg(0); MAX_ARGUMENTS], count: 0 };
         for (place, reg) in arguments.regs.iter_mut().zip(regs) {
@@ -57,10 +59,10 @@ impl Arguments {
     }
 }
 
-/// Functions that backends implement themselves. All but those noted are float to float.
+/// Functions that each backend implements. They map float to float unless noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Primitive {
-    /// Any class; unsigned wraps.
+    /// Any class. Unsigned integers wrap.
     Neg,
     /// Any class.
     Abs,
@@ -73,20 +75,20 @@ pub(crate) enum Primitive {
     Ceil,
     Round,
     Trunc,
-    /// Any class; NaN stays.
+    /// Any class. NaN stays NaN.
     Sign,
     Erf,
     Tanh,
-    /// `Uint` truth value.
+    /// `Uint` boolean to `Uint` boolean.
     Not,
-    /// Float to `Uint` truth value.
+    /// Float to `Uint` boolean.
     IsNan,
-    /// Float to `Uint` truth value.
+    /// Float to `Uint` boolean.
     IsInf,
 }
 
 impl Expr {
-    /// About how many additions the step costs.
+    /// Estimated cost of the step, in additions.
     pub(crate) fn cost(&self) -> usize {
         match self {
             Expr::Input(..) | Expr::Scalar(..) | Expr::Const(..) => 0,
@@ -105,15 +107,15 @@ impl Expr {
                 BinaryOp::Div | BinaryOp::Mod | BinaryOp::Rem => 4,
                 _ => 1,
             },
-            // Rounding to a half is done bit by bit.
+            // Rounding to half precision takes several bit operations.
             Expr::Cast(_, DType::F16) | Expr::Hash(..) => 8,
             Expr::Select(..) | Expr::Cast(..) => 1,
-            // Nobody knows; enough not to be repeated.
+            // The cost is unknown. This value is high enough that fusion does not duplicate the call.
             Expr::Call(..) => 20,
         }
     }
 
-    /// The registers the step reads.
+    /// The registers that the step reads.
     pub(crate) fn operands(&self) -> impl Iterator<Item = Reg> + use<> {
         let arguments = match *self {
             Expr::Input(..) | Expr::Scalar(..) | Expr::Const(..) => Arguments::new([]),
@@ -126,18 +128,18 @@ impl Expr {
     }
 }
 
-/// A fused kernel's computation.
+/// The computation of a fused kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Program {
     pub exprs: Vec<Expr>,
-    /// What [`Expr::Call`] names by number.
+    /// The functions that [`Expr::Call`] refers to by index.
     pub functions: Vec<Arc<ElementFunction>>,
-    /// What each output of the step gets.
+    /// The register that each output of the step receives.
     pub outputs: Vec<Reg>,
 }
 
 impl Program {
-    /// The arithmetic register `reg` is in.
+    /// The class of register `reg`.
     pub(crate) fn class(&self, reg: Reg) -> Class {
         match self.exprs[reg.0 as usize] {
             Expr::Input(_, class) | Expr::Scalar(_, class) | Expr::Const(_, class) => class,
@@ -150,7 +152,7 @@ impl Program {
         }
     }
 
-    /// A call of a user's function.
+    /// Appends a call of a user-written function.
     pub(crate) fn call(&mut self, function: &Arc<ElementFunction>, arguments: impl IntoIterator<Item = Reg>) -> Reg {
         let at = self.functions.iter().position(|f| f == function).unwrap_or_else(|| {
             self.functions.push(function.clone());
@@ -159,9 +161,9 @@ impl Program {
         self.push(Expr::Call(at as u16, Arguments::new(arguments)))
     }
 
-    /// Appends a step, or finds the equal one that is there.
+    /// Appends a step, or returns the existing register of an equal step.
     pub(crate) fn push(&mut self, expr: Expr) -> Reg {
-        // Programs are short and their steps cheap to compare, so a scan beats a map.
+        // Programs are short and steps are cheap to compare, so a linear scan is faster than a map.
         let at = self.exprs.iter().position(|e| *e == expr).unwrap_or_else(|| {
             self.exprs.push(expr);
             self.exprs.len() - 1
@@ -169,7 +171,8 @@ impl Program {
         Reg(at as u16)
     }
 
-    /// Appends another program, whose inputs and scalars become what the two functions give; its registers' names here.
+    /// Appends another program. `input` and `scalar` supply its inputs and scalars. Returns the new registers of its
+    /// steps.
     pub(crate) fn absorb(
         &mut self,
         other: &Program,
@@ -197,7 +200,7 @@ impl Program {
         regs
     }
 
-    /// A constant of the class of `like`; `value` must be exact there.
+    /// A constant of the same class as `like`. That class must represent `value` exactly.
     fn constant(&mut self, like: Reg, value: f32) -> Reg {
         let class = self.class(like);
         let bits = match class {
@@ -216,8 +219,8 @@ impl Program {
         self.push(Expr::Binary(op, a, b))
     }
 
-    /// Puts a register of a class into the range of a narrower integer type of that class, where arithmetic may have left it. Halves are
-    /// left as they are: a fused chain keeps the extra bits until it is stored.
+    /// Wraps a register into the range of a narrower integer type after arithmetic. `F16` values are not rounded here:
+    /// a fused chain keeps full precision until it is stored.
     pub(crate) fn wrap(&mut self, x: Reg, dtype: DType) -> Reg {
         match dtype {
             DType::I8 | DType::U8 => self.push(Expr::Cast(x, dtype)),
@@ -225,7 +228,7 @@ impl Program {
         }
     }
 
-    /// Spells out an elementwise function. `scalars` are registers of the op's scalars.
+    /// Expands an elementwise function into primitives. `scalars` are the registers of the op's scalars.
     pub(crate) fn unary(&mut self, op: UnaryOp, x: Reg, scalars: &[Reg]) -> Reg {
         use BinaryOp::{Add, Div, Ge, Gt, Max, Min, Mul, Sub};
         macro_rules! c {
@@ -274,7 +277,7 @@ impl Program {
             UnaryOp::Relu => bin!(Max, x, c!(0.0)),
             UnaryOp::LeakyRelu => select!(bin!(Ge, x, c!(0.0)), x, bin!(Mul, x, scalars[0])),
             UnaryOp::Elu => {
-                // The exponential only ever sees the negative half, so a large x cannot overflow it.
+                // `exp` only receives non-positive values, so a large x cannot overflow.
                 let below = bin!(Sub, un!(Exp, bin!(Min, x, c!(0.0))), c!(1.0));
                 select!(bin!(Gt, x, c!(0.0)), x, bin!(Mul, scalars[0], below))
             }
@@ -325,7 +328,8 @@ impl Program {
                 bin!(Mul, bits, unit)
             }
             UnaryOp::RandomNormal => {
-                // Box–Muller on two streams of the same position; the +1 keeps the logarithm's argument above 0.
+                // Box–Muller transform on two streams of the same position. The +1 keeps the argument of the logarithm
+                // above 0.
                 let position = self.push(Expr::Cast(x, DType::U32));
                 let two = self.constant(position, 2.0);
                 let one = self.constant(position, 1.0);
@@ -347,7 +351,7 @@ impl Program {
         self.push(Expr::Const(value.to_bits(), Class::Float))
     }
 
-    /// The top 24 bits of the hash of a position, as a whole float, which holds them exactly.
+    /// The top 24 bits of the hash of a position, as a float. A float represents them exactly.
     fn random_24(&mut self, position: Reg, seed: Reg) -> Reg {
         let position = self.push(Expr::Cast(position, DType::U32));
         let bits = self.push(Expr::Hash(position, seed));
@@ -364,7 +368,7 @@ impl Program {
         self.binary(BinaryOp::Div, one, below)
     }
 
-    /// `max(x, 0) + ln(1 + e^−|x|)`, which neither overflows nor loses small values.
+    /// `max(x, 0) + ln(1 + e^−|x|)`. This form does not overflow and keeps small values.
     fn softplus(&mut self, x: Reg) -> Reg {
         let (zero, one) = (self.constant(x, 0.0), self.constant(x, 1.0));
         let magnitude = self.un(Primitive::Abs, x);

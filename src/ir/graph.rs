@@ -1,8 +1,9 @@
-//! A recording as plain data: nodes in the order they were recorded. It knows no device, no entity and no world.
+//! A recording as plain data: nodes in recorded order. It contains no device, entity or world types.
 //!
-//! Values flow between nodes. Tensors appear only at the edges, in [`Op::Load`] and [`Op::Store`], so the order of loads and stores on one
-//! storage is the order of the list. Numbers that may change from frame to frame without changing the work (`x * 0.5`, an epsilon, a
-//! position) are *scalars*: they are stored beside the nodes, so two frames that differ only in them share one plan.
+//! Values flow between nodes. Tensors appear only in [`Op::Load`] and [`Op::Store`], so the order of loads and stores
+//! of a storage is the order of the nodes. Numbers that can change every frame without changing the work (`x * 0.5`, an
+//! epsilon, a position) are *scalars*. They are stored separately from the nodes, so frames that differ only in scalars
+//! share one plan.
 
 use core::hash::{Hash, Hasher};
 use core::panic::Location;
@@ -11,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::{DType, Op, Shape};
 
-/// A node's place in its graph.
+/// Index of a node in its graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct NodeId(pub u32);
 
@@ -26,14 +27,15 @@ impl NodeId {
 pub(crate) struct Node {
     pub op: Op,
     pub inputs: SmallVec<[NodeId; 4]>,
-    /// Shape of the value; for effects, of the value stored or read.
+    /// Shape of the value. For effects, the shape of the value that is stored or read.
     pub shape: Shape,
     pub dtype: DType,
-    /// First of the node's numbers in [`Graph::scalars`]; [`Op::scalars`] says how many follow.
+    /// Index of the node's first scalar in [`Graph::scalars`]. [`Op::scalars`] returns how many there are.
     pub scalar: u32,
-    /// The public op that recorded the node: `gelu`, `concat`, …. For reports; two frames that differ only here share a plan.
+    /// The public op that recorded the node: `gelu`, `concat`, …. Used for reports only, and ignored when graphs are
+    /// compared.
     pub name: &'static str,
-    /// Where user code recorded it. For reports.
+    /// Source location in user code that recorded the node. Used for reports only.
     pub site: &'static Location<'static>,
 }
 
@@ -55,11 +57,11 @@ impl Hash for Node {
     }
 }
 
-/// Nodes in recorded order, with the numbers that vary beside them.
+/// Nodes in recorded order, and their scalars.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Graph {
     pub nodes: Vec<Node>,
-    /// Bits of every scalar: `f32`, `i32` or `u32` by the node that owns it.
+    /// Bits of every scalar. The node that owns a scalar decides whether it is `f32`, `i32` or `u32`.
     pub scalars: Vec<u32>,
 }
 

@@ -1,6 +1,7 @@
-//! Plain data that every other room builds on: shapes, element types, ops, graphs, scalar expressions, operands.
+//! Plain data types that all other modules build on: shapes, element types, ops, graphs, scalar expressions and
+//! operands.
 //!
-//! Nothing here knows an app, a renderer or a device.
+//! This module depends on neither the renderer nor wgpu.
 
 mod backend;
 mod blocks;

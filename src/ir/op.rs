@@ -1,4 +1,4 @@
-//! The ops: what a node of a recording does.
+//! The ops: what each node of a recording does.
 
 use std::sync::Arc;
 
@@ -6,52 +6,53 @@ use smallvec::SmallVec;
 
 use super::{CustomCall, ElementFunction, Layout};
 
-/// What a node does. Attributes here are structure: two ops that differ in them need different plans.
+/// What a node does. All fields are structural: ops that differ in them need different plans.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
-    // Leaves.
-    /// The content of a storage at this point of the order, seen through `layout`.
+    // Sources.
+    /// Reads a storage through `layout`. Sees the writes of all earlier nodes.
     Load {
         slot: u32,
         layout: Layout,
     },
-    /// Host data that arrives with this recording (`Part::host`).
+    /// Host data that belongs to this recording (`Part::host`).
     Host {
         index: u32,
     },
-    /// Host data that is the same in every recording of this structure, such as an interpolation table.
+    /// Host data that is the same in every recording with this structure, for example an interpolation table.
     Const {
         words: Arc<[u32]>,
     },
-    /// One scalar, rank 0.
+    /// One scalar of rank 0.
     Scalar,
     /// 0, 1, 2, … as `i32`, rank 1.
     Iota,
 
-    // One result per element; any chain of these becomes one kernel.
+    // Elementwise ops. A chain of these becomes one kernel.
     Unary(UnaryOp),
-    /// Inputs and output have one shape (broadcasts are explicit views) and the inputs one dtype.
+    /// Inputs and output have the same shape (broadcasts are explicit views). The inputs have the same dtype.
     Binary(BinaryOp),
     /// Inputs: condition (bool), value if true, value if false.
     Select,
-    /// To the node's dtype.
+    /// Converts to the node's dtype.
     Cast,
-    /// A user's function of single numbers. Inputs have the output's shape and the classes of the function's arguments.
+    /// A user-written elementwise function. Inputs have the shape of the output and the classes of the function's
+    /// arguments.
     Function(Arc<ElementFunction>),
 
-    // The same elements seen differently; never a kernel of their own unless a copy is unavoidable.
+    // Views. They need no kernel unless a copy is unavoidable.
     View(View),
 
-    // Kernels. Sizes come from the input shapes; attributes are what shapes do not say.
-    /// `[…, m, k] · […, k, n]`, both of one rank, with equal batch axes (broadcasts are explicit views).
+    // Kernels. Sizes follow from the input shapes. Fields hold what the shapes do not determine.
+    /// `[…, m, k] · […, k, n]`. Both have the same rank and equal batch axes (broadcasts are explicit views).
     MatMul {
         inner: InnerOp,
     },
-    /// `[m, k] · [n, k]ᵀ` as `f32`. The right side is of a quantised type, or `i8` with `k` a multiple of 4.
+    /// `[m, k] · [n, k]ᵀ` as `f32`. The right operand has a quantised type, or is `i8` with `k` a multiple of 4.
     QuantMatMul,
-    /// To the node's dtype, a quantised one, in blocks along the last axis.
+    /// Converts to the node's dtype, which is quantised, in blocks along the last axis.
     Quantize,
-    /// Over consecutive axes `axis..axis + count` of the input; the output keeps them as size 1.
+    /// Reduces the consecutive axes `axis..axis + count` of the input. The output keeps them with size 1.
     Reduce {
         kind: ReduceKind,
         axis: usize,
@@ -61,7 +62,8 @@ pub(crate) enum Op {
         axis: usize,
         log: bool,
     },
-    /// Over the last axis. Inputs: x, then weight and bias of the axis's length, as flagged. Scalar: epsilon.
+    /// Normalises over the last axis. Inputs: x, then weight and bias of the same length as the axis, if set. Scalar:
+    /// epsilon.
     RowNorm {
         kind: NormKind,
         weight: bool,
@@ -71,18 +73,19 @@ pub(crate) enum Op {
         axis: usize,
         exclusive: bool,
     },
-    /// Positions (`i32`) of the `k` largest or smallest of the last axis, best first; equal values by position.
+    /// Positions (`i32`) of the `k` largest or smallest elements of the last axis, best first. Ties are ordered by
+    /// position.
     TopK {
         k: usize,
         largest: bool,
     },
-    /// Inputs: `x [n, c, d, h, w]`, `weight [out, c / groups, kd, kh, kw]`, and a bias `[out]` if flagged.
+    /// Inputs: `x [n, c, d, h, w]`, `weight [out, c / groups, kd, kh, kw]`, and `bias [out]` if set.
     Conv {
         window: Window,
         groups: usize,
         bias: bool,
     },
-    /// Inputs: `x [n, c, d, h, w]`, `weight [c, out / groups, kd, kh, kw]`, and a bias if flagged.
+    /// Inputs: `x [n, c, d, h, w]`, `weight [c, out / groups, kd, kh, kw]`, and a bias if set.
     ConvTranspose {
         window: Window,
         groups: usize,
@@ -93,16 +96,16 @@ pub(crate) enum Op {
         kind: PoolKind,
         window: Window,
     },
-    /// A weighted sum of `taps` elements of `axis` for each output position of that axis. Inputs: x, positions `i32 [out, taps]`,
-    /// weights `f32 [out, taps]`.
+    /// A weighted sum of `taps` elements along `axis` for each output position of that axis. Inputs: x, positions `i32
+    /// [out, taps]`, weights `f32 [out, taps]`.
     Taps {
         axis: usize,
     },
-    /// Inputs: data, integer indices of any shape; the axis is replaced by the indices' axes.
+    /// Inputs: data, and integer indices of any shape. The axes of the indices replace `axis`.
     Gather {
         axis: usize,
     },
-    /// Inputs: data, integer indices of the output's shape.
+    /// Inputs: data, and integer indices with the shape of the output.
     GatherElements {
         axis: usize,
     },
@@ -110,7 +113,7 @@ pub(crate) enum Op {
     GatherNd {
         batch: usize,
     },
-    /// Inputs: data, integer indices, updates of the indices' shape.
+    /// Inputs: data, integer indices, and updates with the shape of the indices.
     ScatterElements {
         axis: usize,
         reduce: ScatterReduce,
@@ -119,42 +122,43 @@ pub(crate) enum Op {
     ScatterNd {
         reduce: ScatterReduce,
     },
-    /// Inputs: `q [b, h, s, d]`, `k [b, g, t, d]`, `v [b, g, t, e]`, and an additive mask `[b, h, s, t]` (a broadcast view) if flagged.
-    /// Scalars: scale (f32), softcap (f32, 0 = none), valid key count (u32), position of the first query among the keys (i32).
+    /// Inputs: `q [b, h, s, d]`, `k [b, g, t, d]`, `v [b, g, t, e]`, and an additive mask `[b, h, s, t]` (a broadcast
+    /// view) if set. Scalars: scale (f32), softcap (f32, 0 = none), number of valid keys (u32), position of the first
+    /// query among the keys (i32).
     Attention {
         causal: bool,
         mask: bool,
     },
-    /// The output is put together from the inputs: input `i` lies at `places[i]`, a view of the contiguous output.
-    /// With `fill`, everything else is the scalar; without, the places cover all.
+    /// Assembles the output from the inputs. Input `i` is placed at `places[i]`, a view of the contiguous output. With
+    /// `fill`, the scalar fills the rest. Without `fill`, the places cover the whole output.
     Assemble {
         places: Box<[Layout]>,
         fill: bool,
     },
 
-    /// A user's kernel. Inputs and outputs are of 32-bit types; the value is the first output, those of the nodes that follow at once are the others.
-    /// Scalars: the words of the params.
+    /// A user-written kernel. Inputs and outputs have 32-bit types. The value of this node is the first output. The
+    /// `CustomOutput` nodes that directly follow are the other outputs. Scalars: the words of the params.
     Custom(Box<CustomCall>),
-    /// Another output, number `index`, of the input, a user's kernel.
+    /// Output `index` of the input node, which is a user-written kernel.
     CustomOutput {
         index: usize,
     },
 
-    // Effects: what keeps other nodes alive.
-    /// Writes the input into a storage. With `at`, the scalar (u32) moves the place along that axis of `layout`.
+    // Effects. They keep the nodes they depend on alive.
+    /// Writes the input to a storage. With `at`, the scalar (u32) is an offset along that axis of `layout`.
     Store {
         slot: u32,
         layout: Layout,
         at: Option<usize>,
     },
-    /// Sends the input to the host, as request number `request` of the recording (`Part::requests`).
+    /// Sends the input to the host. `request` is an index into `Part::requests`.
     Read {
         request: u32,
     },
 }
 
 impl Op {
-    /// How many scalars the op takes.
+    /// Number of scalars that the op takes.
     pub(crate) fn scalars(&self) -> usize {
         match self {
             Op::Scalar | Op::RowNorm { .. } => 1,
@@ -198,13 +202,13 @@ impl Op {
         matches!(self, Op::Scalar | Op::Iota | Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast | Op::Function(_))
     }
 
-    /// Whether the op changes something outside the graph.
+    /// Whether the op has an effect outside the graph.
     pub(crate) fn is_effect(&self) -> bool {
         matches!(self, Op::Store { .. } | Op::Read { .. })
     }
 }
 
-/// A way of seeing the same elements. The node's shape is the result's.
+/// A view of the same elements. The node's shape is the shape of the view.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum View {
     Reshape,
@@ -213,12 +217,12 @@ pub(crate) enum View {
     Slice { axis: usize, start: usize, step: isize },
 }
 
-/// Functions of one element.
+/// Elementwise functions of one operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UnaryOp {
     /// `-x`.
     Neg,
-    /// Magnitude.
+    /// Absolute value.
     Abs,
     /// `eˣ`.
     Exp,
@@ -234,13 +238,13 @@ pub enum UnaryOp {
     Sin,
     /// Cosine, in radians.
     Cos,
-    /// Largest integer not above.
+    /// Rounds down.
     Floor,
-    /// Smallest integer not below.
+    /// Rounds up.
     Ceil,
-    /// Nearest integer, halves to even.
+    /// Rounds to the nearest integer, halves to even.
     Round,
-    /// Towards zero.
+    /// Rounds towards zero.
     Trunc,
     /// −1, 0 or 1.
     Sign,
@@ -248,9 +252,9 @@ pub enum UnaryOp {
     Erf,
     /// Logical not.
     Not,
-    /// Whether not a number.
+    /// Whether the value is NaN.
     IsNan,
-    /// Whether infinite.
+    /// Whether the value is infinite.
     IsInf,
     /// `max(x, 0)`.
     Relu,
@@ -258,7 +262,7 @@ pub enum UnaryOp {
     LeakyRelu,
     /// `x` where positive, else `scalar 0 · (eˣ − 1)`.
     Elu,
-    /// The self-normalising ELU.
+    /// Self-normalising ELU.
     Selu,
     /// `max(0, x) + min(0, a·(e^(x/a) − 1))` with `a` = scalar 0.
     Celu,
@@ -270,9 +274,9 @@ pub enum UnaryOp {
     HardSigmoid,
     /// Hyperbolic tangent.
     Tanh,
-    /// GELU by the error function.
+    /// GELU, exact form with the error function.
     Gelu,
-    /// GELU by the tanh approximation.
+    /// GELU, tanh approximation.
     GeluTanh,
     /// `x · sigmoid(x)`.
     Silu,
@@ -286,9 +290,9 @@ pub enum UnaryOp {
     HardSwish,
     /// `min(max(x, scalar 0), scalar 1)`.
     Clamp,
-    /// From an integer position: a uniform number in [0, 1) of the stream seeded by scalar 0.
+    /// Maps an integer position to a uniform random number in [0, 1). Scalar 0 is the seed.
     RandomUniform,
-    /// From an integer position: a standard normal number of the stream seeded by scalar 0.
+    /// Maps an integer position to a standard normal random number. Scalar 0 is the seed.
     RandomNormal,
 }
 
@@ -307,26 +311,27 @@ impl UnaryOp {
     }
 }
 
-/// Functions of two elements.
+/// Elementwise functions of two operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BinaryOp {
-    /// Sum; integers wrap.
+    /// Sum. Integers wrap.
     Add,
-    /// Difference; integers wrap.
+    /// Difference. Integers wrap.
     Sub,
-    /// Product; integers wrap.
+    /// Product. Integers wrap.
     Mul,
-    /// Quotient: IEEE-754 for floats; integers truncate, and `x / 0` is `x`.
+    /// Quotient. Floats follow IEEE 754. Integers truncate, and `x / 0` is `x`.
     Div,
-    /// Power; a negative float base needs a whole exponent (else NaN); a negative integer exponent gives 0, but for base ±1, whose powers stay ±1.
+    /// Power. A negative float base needs an integral exponent, otherwise the result is NaN. For integers, a negative
+    /// exponent gives 0, except that powers of ±1 stay ±1.
     Pow,
-    /// The smaller; NaN wins.
+    /// Minimum. NaN if either operand is NaN.
     Min,
-    /// The larger; NaN wins.
+    /// Maximum. NaN if either operand is NaN.
     Max,
-    /// Remainder with the sign of the divisor (Python's `%`); integer `x % 0` is 0.
+    /// Remainder with the sign of the divisor (Python's `%`). Integer `x % 0` is 0.
     Mod,
-    /// Remainder with the sign of the dividend (C's `fmod`); integer `x % 0` is 0.
+    /// Remainder with the sign of the dividend (C's `fmod`). Integer `x % 0` is 0.
     Rem,
     /// Equal.
     Eq,
@@ -349,18 +354,18 @@ pub enum BinaryOp {
 }
 
 impl BinaryOp {
-    /// Whether the result is a truth value of two operands of any type.
+    /// Whether the op compares two operands and returns a boolean.
     pub(crate) fn is_comparison(self) -> bool {
         matches!(self, Self::Eq | Self::Ne | Self::Lt | Self::Le | Self::Gt | Self::Ge)
     }
 
-    /// Whether the op takes and gives truth values.
+    /// Whether the op takes and returns booleans.
     pub(crate) fn is_logical(self) -> bool {
         matches!(self, Self::And | Self::Or | Self::Xor)
     }
 }
 
-/// What a matmul does with a pair of elements before summing.
+/// What a matmul computes for each pair of elements before summing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum InnerOp {
     /// `a · b`.
@@ -377,13 +382,13 @@ pub(crate) enum ReduceKind {
     Max,
     Min,
     Prod,
-    /// Of squares.
+    /// Sum of squares.
     SumSquares,
-    /// Position (`i32`) of the largest; among equals the first, or the last if so flagged.
+    /// Position (`i32`) of the maximum. On ties the first one, or the last one if `last` is set.
     ArgMax {
         last: bool,
     },
-    /// Position (`i32`) of the smallest.
+    /// Position (`i32`) of the minimum. Ties as in `ArgMax`.
     ArgMin {
         last: bool,
     },
@@ -392,11 +397,11 @@ pub(crate) enum ReduceKind {
 /// How a row is normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum NormKind {
-    /// Mean subtracted, divided by √(variance + ε).
+    /// Subtracts the mean and divides by √(variance + ε).
     Layer,
-    /// Divided by √(mean square + ε).
+    /// Divides by √(mean square + ε).
     Rms,
-    /// Divided by max(‖x‖, ε).
+    /// Divides by max(‖x‖, ε).
     L2,
 }
 
@@ -404,30 +409,31 @@ pub(crate) enum NormKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PoolKind {
     Max,
-    /// Position (`i32`) of the maximum in the plane's row-major order.
+    /// Position (`i32`) of the maximum, in row-major order of the plane.
     ArgMax,
-    /// `include_pad`: padding counts in the divisor (but not what ceil mode adds beyond it).
+    /// With `include_pad`, padding counts in the divisor. What ceil mode adds beyond the padding does not.
     Average {
         include_pad: bool,
     },
 }
 
-/// A sliding window over the three innermost axes (depth, height, width); unused axes have size 1, stride 1, no padding.
+/// A sliding window over the three innermost axes (depth, height, width). Unused axes have size 1, stride 1 and no
+/// padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Window {
     pub size: [usize; 3],
     pub stride: [usize; 3],
     pub dilation: [usize; 3],
-    /// Zeros (or nothing, for pooling) before each axis.
+    /// Padding before each axis. Convolutions pad with zeros, pooling ignores padded positions.
     pub before: [usize; 3],
-    /// And after.
+    /// Padding after each axis.
     pub after: [usize; 3],
 }
 
-/// What a scatter does where an element is hit.
+/// How a scatter combines an update with the existing element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ScatterReduce {
-    /// The last update in order wins.
+    /// Replaces the element. The last update in order wins.
     Replace,
     Add,
     Mul,

@@ -1,19 +1,20 @@
-//! What a step reads and writes.
+//! The operands of plan steps.
 
 use super::{DType, Layout};
 
-/// Where an operand's words are.
+/// Where the data of an operand comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Source {
     /// A storage of the batch.
     Slot(u32),
-    /// A scratch value: `Plan::regions`.
+    /// A scratch value, an index into `Plan::regions`.
     Scratch(u32),
-    /// Shared data: `Plan::constants`.
+    /// A constant, an index into `Plan::constants`.
     Constant(u32),
-    /// No memory: the element at a position is the position itself, as `i32`. Inputs of maps only.
+    /// No memory. The element at a position is the position itself, as `i32`. Only for inputs of maps.
     Iota,
-    /// No memory: what the step computes on the way. In an epilogue the kernel's own value, among a kernel's inputs what its prologue gives.
+    /// No memory. The step computes the value itself: in an epilogue, the kernel's own result; among a kernel's inputs,
+    /// the result of its prologue.
     Fused,
 }
 
@@ -26,7 +27,7 @@ pub(crate) struct Operand {
 }
 
 impl Source {
-    /// Whether there is anything to bind.
+    /// Whether the operand occupies memory and must be bound.
     pub(crate) fn has_memory(self) -> bool {
         !matches!(self, Source::Iota | Source::Fused)
     }

@@ -1,16 +1,16 @@
-//! Shapes and layouts: how an n-dimensional index becomes a place in a storage. Pure; every view operation lives here.
+//! Shapes and layouts: how an n-dimensional index maps to a position in a storage. All view operations are here.
 
 use core::fmt;
 use core::ops::Deref;
 
 use smallvec::SmallVec;
 
-/// Sizes of a tensor's axes, outermost first. Rank 0 is a scalar of one element.
+/// Sizes of a tensor's axes, outermost first. Rank 0 is a scalar with one element.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Shape(SmallVec<[usize; 6]>);
 
 impl Shape {
-    /// The shape with these axis sizes.
+    /// Creates a shape from axis sizes.
     pub fn new(dims: impl IntoIterator<Item = usize>) -> Self {
         Self(dims.into_iter().collect())
     }
@@ -20,21 +20,21 @@ impl Shape {
         self.0.len()
     }
 
-    /// The number of elements, or `None` where it does not fit a `usize`.
+    /// The number of elements, or `None` if it overflows `usize`.
     pub fn checked_elements(&self) -> Option<usize> {
-        // An empty axis makes the whole empty, whatever the others say.
+        // An axis of size 0 makes the tensor empty, even if the other sizes would overflow.
         if self.0.contains(&0) {
             return Some(0);
         }
         self.0.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
     }
 
-    /// The number of elements; saturates where it does not fit (such a tensor cannot be made).
+    /// The number of elements. Saturates on overflow (a tensor of that size cannot be created).
     pub fn elements(&self) -> usize {
         self.checked_elements().unwrap_or(usize::MAX)
     }
 
-    /// The NumPy broadcast of two shapes, or `None` where they do not fit.
+    /// Broadcasts two shapes by NumPy's rules. Returns `None` if they are incompatible.
     pub fn broadcast(&self, other: &Shape) -> Option<Shape> {
         let rank = self.rank().max(other.rank());
         let dim = |s: &Shape, i: usize| (i + s.rank()).checked_sub(rank).map_or(1, |i| s[i]);
@@ -110,22 +110,22 @@ impl<const N: usize> PartialEq<[usize; N]> for Shape {
     }
 }
 
-/// One step per axis, in elements; negative on a flipped axis, 0 on a broadcast one.
+/// Strides per axis, in elements. Negative for a flipped axis, 0 for a broadcast axis.
 pub type Strides = SmallVec<[isize; 6]>;
 
-/// How an n-dimensional index becomes an element position of a storage: `offset + Σ index·stride`.
+/// Maps an n-dimensional index to an element position in a storage: `offset + Σ index·stride`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// Sizes of the axes.
     pub shape: Shape,
-    /// Elements to step per axis.
+    /// Stride of each axis, in elements.
     pub strides: Strides,
-    /// Position of the element at index 0, 0, ….
+    /// Position of the element at index `[0, 0, …]`.
     pub offset: usize,
 }
 
 impl Layout {
-    /// Row-major, starting at 0.
+    /// A row-major layout with offset 0.
     pub fn contiguous(shape: impl Into<Shape>) -> Self {
         let shape = shape.into();
         let mut strides: Strides = SmallVec::from_elem(1, shape.rank());
@@ -135,7 +135,7 @@ impl Layout {
         Self { shape, strides, offset: 0 }
     }
 
-    /// Whether elements lie row-major without gaps (at any offset).
+    /// Whether the elements are row-major without gaps, at any offset.
     pub fn is_contiguous(&self) -> bool {
         if self.shape.elements() == 0 {
             return true;
@@ -148,7 +148,7 @@ impl Layout {
         })
     }
 
-    /// Whether the elements are whole rows of blocks, one after the other.
+    /// Whether the layout covers consecutive whole blocks of a quantised type.
     pub(crate) fn is_run_of_blocks(&self, block: usize) -> bool {
         let rows = self.shape.last().is_some_and(|n| n.is_multiple_of(block));
         rows && self.is_contiguous() && self.offset.is_multiple_of(block)
@@ -164,7 +164,7 @@ impl Layout {
         self.shape.elements()
     }
 
-    /// The lowest and one past the highest element position touched; an empty view touches nothing.
+    /// The range of element positions that the view covers. Empty for an empty view.
     pub fn span(&self) -> core::ops::Range<usize> {
         if self.elements() == 0 {
             return self.offset..self.offset;
@@ -178,7 +178,7 @@ impl Layout {
         low as usize..high as usize + 1
     }
 
-    /// Whether two indices of the view may meet the same element (a broadcast axis).
+    /// Whether two indices of the view can map to the same element, for example on a broadcast axis.
     pub fn overlaps_itself(&self) -> bool {
         if self.elements() <= 1 {
             return false;
@@ -199,7 +199,7 @@ impl Layout {
         })
     }
 
-    /// Axes reordered: axis `i` of the result is axis `order[i]` of this. `order` must be a permutation.
+    /// Reorders axes: axis `i` of the result is axis `order[i]` of this layout. `order` must be a permutation.
     pub fn permute(&self, order: &[usize]) -> Layout {
         Layout {
             shape: Shape::new(order.iter().map(|&i| self.shape[i])),
@@ -208,10 +208,11 @@ impl Layout {
         }
     }
 
-    /// `count` elements of `axis` from `start`, `step` apart (negative walks backwards). Bounds are the caller's to check.
+    /// Takes `count` elements of `axis`, starting at `start`, with step `step` (negative reverses). The caller checks
+    /// bounds.
     pub fn slice(&self, axis: usize, start: usize, count: usize, step: isize) -> Layout {
         let mut view = self.clone();
-        // A view of nothing stays where it is: a place further on may lie outside the storage.
+        // An empty view keeps its offset, because a moved offset could be outside of the storage.
         if count > 0 && self.elements() > 0 {
             view.offset = (self.offset as isize + start as isize * self.strides[axis]) as usize;
         }
@@ -220,7 +221,7 @@ impl Layout {
         view
     }
 
-    /// Stretched to `shape` by NumPy's rules, or `None` where it does not fit.
+    /// Broadcasts to `shape` by NumPy's rules. Returns `None` if the shapes are incompatible.
     pub fn broadcast_to(&self, shape: &Shape) -> Option<Layout> {
         let new = shape.rank().checked_sub(self.rank())?;
         let strides = shape
@@ -236,7 +237,8 @@ impl Layout {
         Some(Layout { shape: shape.clone(), strides, offset: self.offset })
     }
 
-    /// The same elements under another shape, or `None` where no strides can say it (a copy is needed).
+    /// Views the same elements with another shape. Returns `None` if no strides can express it, so that a copy is
+    /// needed.
     pub fn reshape(&self, shape: &Shape) -> Option<Layout> {
         if shape.elements() != self.elements() {
             return None;
@@ -244,8 +246,8 @@ impl Layout {
         if self.elements() == 0 || self.is_contiguous() {
             return Some(Layout { offset: self.offset, ..Layout::contiguous(shape.clone()) });
         }
-        // Walk both shapes from the innermost axis, in groups of equal element count; inside a group of old axes the
-        // strides must chain.
+        // Walk both shapes from the innermost axis, in groups with equal element counts. The strides of the old axes in
+        // a group must be consecutive.
         let old: SmallVec<[(usize, isize); 6]> =
             self.shape.iter().copied().zip(self.strides.iter().copied()).filter(|&(n, _)| n != 1).collect();
         let mut strides: Strides = SmallVec::from_elem(0, shape.rank());
@@ -281,7 +283,7 @@ impl Layout {
         Some(Layout { shape: shape.clone(), strides, offset: self.offset })
     }
 
-    /// The element position of a row-major index of the view. Slow; for hosts reading single values and for tests.
+    /// The element position of a row-major index of the view. Slow: for single values and tests.
     pub fn position(&self, mut index: usize) -> usize {
         let mut at = self.offset as isize;
         for (&n, &stride) in self.shape.iter().zip(&self.strides).rev() {

@@ -1,8 +1,8 @@
-//! All that decides a plan: frames with equal structures share one.
+//! The structure of a batch. Frames with equal structures share one plan.
 
 use super::{Graph, Node, NodeId, Op};
 
-/// All that decides a plan.
+/// Everything that determines a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Structure {
     pub parts: Vec<PartStructure>,
@@ -13,16 +13,16 @@ pub(crate) struct Structure {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PartStructure {
     pub nodes: Vec<Node>,
-    /// The batch's number for each storage of the part.
+    /// The index in the batch of each storage of the part.
     pub slots: Vec<u32>,
-    /// Host data, requests and scalars of the parts before it.
+    /// Number of host data blocks, requests and scalars in the parts before this one.
     pub host: u32,
     pub requests: u32,
     pub scalars: u32,
 }
 
 impl Structure {
-    /// One graph of all parts, with numbers of the batch.
+    /// Combines all parts into one graph, with indices of the batch.
     pub(crate) fn graph(&self, scalars: &[u32]) -> Graph {
         let mut graph = Graph { nodes: Vec::new(), scalars: scalars.to_vec() };
         for part in &self.parts {

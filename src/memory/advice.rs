@@ -1,4 +1,4 @@
-//! What could be saved: the largest tensors, those that nobody uses, and those that exist twice.
+//! Memory advice: finds the largest tensors, idle tensors, and tensors with equal contents.
 
 use core::hash::BuildHasher;
 use core::time::Duration;
@@ -17,16 +17,16 @@ use crate::readback::TensorReceiver;
 use crate::record::TensorCommands;
 use crate::tensor::{Initial, Tensor, TensorOf};
 
-/// What to look for.
+/// Settings of [`MemoryAdvisor::advise`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdviceSettings {
-    /// How many of the largest tensors to name.
+    /// How many of the largest tensors to list.
     pub largest: usize,
-    /// How long a tensor must not have been used to be called idle.
+    /// How long a tensor must be unused to count as idle.
     pub idle: Duration,
-    /// Bytes below which a tensor is not worth a word.
+    /// Smaller tensors are ignored. In bytes.
     pub min_bytes: u64,
-    /// Whether to compare contents, which copies those that only the device has to the host once.
+    /// Whether to compare contents. Contents that are only on the device are read back once for this.
     pub contents: bool,
 }
 
@@ -39,44 +39,44 @@ impl Default for AdviceSettings {
 /// A tensor that takes memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdvisedTensor {
-    /// The tensor; the first of several on one storage.
+    /// The tensor. If several tensors share the storage, one of them.
     pub tensor: Entity,
-    /// Its name.
+    /// Its name, if it has one.
     pub name: Option<Name>,
-    /// Its model.
+    /// Its model, if it has one.
     pub model: Option<Entity>,
     /// Bytes of its storage.
     pub bytes: u64,
 }
 
-/// Storages with one content: all but one could be shares of the first
+/// Tensors with equal contents on separate storages. They could share one storage
 /// ([`TensorModels::share`](crate::TensorModels::share)).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Duplicates {
-    /// The tensors, each on a storage of its own.
+    /// The tensors, each on its own storage.
     pub tensors: Vec<AdvisedTensor>,
     /// Bytes that sharing would save.
     pub bytes: u64,
 }
 
-/// What could be saved: the answer to [`MemoryAdvisor::advise`], in the app's world a frame or more later.
+/// The result of [`MemoryAdvisor::advise`]. Triggered one or more frames after the call.
 #[derive(Event, Clone, Debug, Default, PartialEq)]
 pub struct MemoryAdvice {
     /// The largest tensors, largest first.
     pub largest: Vec<AdvisedTensor>,
-    /// Tensors that have not been used for long, largest first.
+    /// Tensors that were not used for a while, largest first.
     pub idle: Vec<AdvisedTensor>,
-    /// Tensors that exist more than once, largest saving first.
+    /// Tensors with equal contents, largest saving first.
     pub duplicates: Vec<Duplicates>,
 }
 
-/// A storage's content, on the host or on its way there.
+/// The content of a storage, on the host or being read back.
 enum Content {
     Here(Arc<[u32]>),
     Coming(TensorReceiver),
 }
 
-/// Looks for memory that could be saved.
+/// System parameter that looks for memory that could be saved.
 #[derive(SystemParam)]
 pub struct MemoryAdvisor<'w, 's> {
     ops: TensorCommands<'w, 's>,
@@ -86,13 +86,13 @@ pub struct MemoryAdvisor<'w, 's> {
 }
 
 impl MemoryAdvisor<'_, '_> {
-    /// Starts to look; [`MemoryAdvice`] is triggered when it is done. Contents are compared off the frame.
+    /// Starts the search and triggers [`MemoryAdvice`] when it is done. Contents are compared on a background thread.
     #[track_caller]
     pub fn advise(&mut self, settings: AdviceSettings) -> Result<(), OpError> {
         let now = self.time.as_ref().map_or(Duration::ZERO, |time| time.elapsed());
         let mut seen = HashSet::<u64>::default();
         let mut advice = MemoryAdvice::default();
-        // Only storages of one size and type can hold the same.
+        // Only storages with the same size and type can have equal contents.
         let mut alike: HashMap<_, Vec<(AdvisedTensor, Tensor)>> = HashMap::default();
         for (entity, tensor, name, of) in &self.tensors {
             let bytes = tensor.storage_bytes() as u64;
@@ -104,7 +104,7 @@ impl MemoryAdvisor<'_, '_> {
                 advice.idle.push(advised.clone());
             }
             advice.largest.push(advised.clone());
-            // A view of all of it, since the tensor may show only a part.
+            // A view of the whole storage, because the tensor may be a view of a part of it.
             if let Some(whole) = tensor.whole() {
                 alike.entry((tensor.dtype(), bytes)).or_default().push((advised, whole));
             }
@@ -119,7 +119,7 @@ impl MemoryAdvisor<'_, '_> {
             for (advised, whole) in group {
                 let content = match whole.storage().source() {
                     Some(Initial::Data(words)) => Content::Here(words),
-                    // What can be made again was never the same by chance, and costs nothing on the host.
+                    // Generated content (zeros, ranges, random numbers) takes no host memory and is not compared.
                     Some(_) => continue,
                     None => Content::Coming(self.ops.read_tensor(&whole)?),
                 };
@@ -134,7 +134,7 @@ impl MemoryAdvisor<'_, '_> {
                 for (advised, content) in group {
                     match content {
                         Content::Here(words) => contents.push((advised, words)),
-                        // One that cannot be read has no advice to give.
+                        // A tensor that cannot be read is left out.
                         Content::Coming(receiver) => {
                             if let Ok(data) = receiver.recv().await {
                                 contents.push((advised, data.words().clone()));
@@ -145,7 +145,7 @@ impl MemoryAdvisor<'_, '_> {
                 advice.duplicates.extend(duplicates(contents));
             }
             advice.duplicates.sort_by_key(|duplicates| core::cmp::Reverse(duplicates.bytes));
-            // The app may have ended.
+            // Fails only if the app has exited.
             let _ = news.send(MemoryNews::Advice(advice));
         };
         AsyncComputeTaskPool::get().spawn(task).detach();
@@ -154,7 +154,7 @@ impl MemoryAdvisor<'_, '_> {
 }
 
 impl Tensor {
-    /// The whole storage, as rank 1.
+    /// A view of the whole storage, with rank 1.
     fn whole(&self) -> Option<Tensor> {
         let elements = self.storage().elements();
         self.view(crate::ir::Layout::contiguous(Shape::from([elements]))).ok()
@@ -164,7 +164,8 @@ impl Tensor {
 /// A storage's content on the host.
 type Known = (AdvisedTensor, Arc<[u32]>);
 
-/// Contents that are equal: found by hash, then compared, so that chance cannot make two the same.
+/// Groups equal contents. Candidates are found by hash and then compared, so a hash collision cannot cause a wrong
+/// result.
 fn duplicates(contents: Vec<Known>) -> Vec<Duplicates> {
     let mut by_hash: HashMap<u64, Vec<Vec<Known>>> = HashMap::default();
     for (advised, words) in contents {

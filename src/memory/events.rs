@@ -1,4 +1,4 @@
-//! News from the device's memory for the main world.
+//! Memory events from executors and tasks to the main world.
 
 use bevy::prelude::*;
 use crossbeam_channel::{Receiver, Sender};
@@ -6,11 +6,12 @@ use crossbeam_channel::{Receiver, Sender};
 use super::{MemoryAdvice, MemoryPressure};
 use crate::tensor::{Tensor, TensorOf};
 
-/// The device was lost, and with it this tensor's content, of which the host had no copy. Triggered on every tensor of the storage, and bubbles to
-/// its model. The tensor stays: write it whole to make it good again; until then work that reads it fails with
-/// [`RunError::Lost`](crate::RunError::Lost).
+/// Triggered on every tensor whose content was lost with the device. The event bubbles from the tensor to its model.
 ///
-/// Bevy ends the app when its device is lost, unless the app asks for a new one:
+/// The tensor entity stays. Work that reads the tensor fails with [`RunError::Lost`](crate::RunError::Lost) until the
+/// whole tensor is written again.
+///
+/// By default Bevy exits the app when the device is lost. To continue with a new device, insert a `RenderErrorHandler`:
 ///
 /// ```
 /// # use bevy::prelude::*;
@@ -24,42 +25,51 @@ use crate::tensor::{Tensor, TensorOf};
 /// }));
 /// ```
 ///
-/// Then the plugin goes on with the new device: work that had not begun runs there, readbacks that were under way are answered with
-/// [`ReadError::DeviceLost`](crate::ReadError::DeviceLost), and tensors come back with their next use if the host has their content: they were moved
-/// there, were made by a constructor and not written since, or are kept there by [`HostCopies::Keep`](crate::HostCopies::Keep) or
-/// [`TensorMemory::synchronize`](crate::TensorMemory::synchronize). Without recovery,
-/// [`TensorComputePlugin::cpu_fallback`](crate::TensorComputePlugin::cpu_fallback) moves everything to the CPU.
+/// After recovery, work that had not started runs on the new device. Pending readbacks return
+/// [`ReadError::DeviceLost`](crate::ReadError::DeviceLost). A tensor is restored on its next use if its content is
+/// available on the host:
+/// - The tensor was evicted to the host, or was not uploaded yet.
+/// - The tensor was evicted to the host.
+/// - Its content is generated (zeros, constants, ranges, random numbers), and it was not written since.
+/// - A host copy exists because of [`HostCopies::Keep`](crate::HostCopies::Keep) or
+///   [`TensorMemory::synchronize`](crate::TensorMemory::synchronize), and no kernel wrote to the tensor since.
+///
+/// All other tensors are lost. With the default settings this includes tensors that were created from host data,
+/// because the host data is dropped after the upload.
+///
+/// If the app does not recover, [`TensorComputePlugin::cpu_fallback`](crate::TensorComputePlugin::cpu_fallback) can
+/// move the work and the restorable tensors to the CPU.
 #[derive(EntityEvent, Clone, Debug)]
 #[entity_event(propagate = &'static TensorOf, auto_propagate)]
 pub struct TensorLost {
-    /// Where the event is: the tensor first, then its model.
+    /// The entity that the event is currently on: first the tensor, then its model.
     pub entity: Entity,
-    /// The tensor, also while the event bubbles.
+    /// The tensor. Stays the same while the event bubbles.
     pub tensor: Entity,
-    /// Its name.
+    /// Its name, if it has one.
     pub name: Option<Name>,
     /// Bytes of its storage.
     pub bytes: usize,
 }
 
-/// What executors and tasks have to tell.
+/// A message from an executor or a task.
 #[derive(Debug)]
 pub(crate) enum MemoryNews {
     Pressure(MemoryPressure),
-    /// Storages whose content is gone.
+    /// Ids of storages whose content is lost.
     Lost(Vec<u64>),
     Advice(MemoryAdvice),
 }
 
-/// The executor's end.
+/// Sending end, for executors and tasks.
 #[derive(Resource, Clone)]
 pub(crate) struct NewsSender(pub Sender<MemoryNews>);
 
-/// The main world's end.
+/// Receiving end, in the main world.
 #[derive(Resource)]
 pub(crate) struct NewsReceiver(pub Receiver<MemoryNews>);
 
-/// Turns news into events.
+/// Triggers events for received messages.
 pub(crate) fn trigger_news(
     receiver: Res<NewsReceiver>,
     tensors: Query<(Entity, &Tensor, Option<&Name>)>,

@@ -1,18 +1,20 @@
-//! Who is on the device and who was used last: the order in which storages leave when room is needed. Pure; a handle stands for a storage.
+//! Least-recently-used order of the storages on the device. It decides which storages are evicted. Pure logic: a
+//! generic handle stands for a storage.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
 use bevy::platform::collections::HashMap;
 
-/// Storages on the device, by when they were last used. A frame pays for the storages it touches, not for those that exist.
+/// The storages on the device, ordered by last use. The cost per frame depends on the storages used in the frame, not
+/// on the total number.
 #[derive(Debug)]
 pub(crate) struct Ledger<H> {
     entries: HashMap<u64, Entry<H>>,
     /// Storages by the tick of their last use.
     order: BTreeMap<u64, u64>,
     clock: u64,
-    /// Entries after which those of storages that are gone are looked for.
+    /// Number of entries at which entries of dropped storages are removed.
     sweep_at: usize,
 }
 
@@ -24,17 +26,17 @@ pub(crate) struct Entry<H> {
     pub used: u64,
     /// Time of the last use.
     pub at: Duration,
-    /// Whether its content is on its way to the host, to leave when it has arrived.
+    /// Whether its content is being copied to the host, after which it is evicted.
     pub leaving: bool,
 }
 
-/// Whether there is room.
+/// Result of [`Ledger::make_room`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     Enough,
-    /// There will be once these are gone, least recently used first.
+    /// There is enough room after these storages are evicted, least recently used first.
     Make(Vec<u64>),
-    /// Not even with everything gone that may go; then this much would be free.
+    /// There is not enough room even if every evictable storage is evicted. `available` bytes would be freed.
     Never {
         available: u64,
     },
@@ -47,7 +49,7 @@ impl<H> Default for Ledger<H> {
 }
 
 impl<H> Ledger<H> {
-    /// A storage is used now. One that was leaving stays.
+    /// Marks a storage as used. Cancels a pending eviction.
     pub(crate) fn touch(&mut self, id: u64, at: Duration, handle: impl FnOnce() -> H) {
         self.clock += 1;
         let used = self.clock;
@@ -78,8 +80,8 @@ impl<H> Ledger<H> {
         self.order.values().filter_map(|id| Some((*id, self.entries.get(id)?)))
     }
 
-    /// Who has to leave so that `wanted` bytes in all fit in `budget`. `bytes` says what a storage's leaving would free, or `None` if it must
-    /// stay.
+    /// Chooses storages to evict so that `wanted` bytes in total fit in `budget`. `bytes` returns how many bytes
+    /// evicting a storage frees, or `None` if the storage must stay.
     pub(crate) fn make_room(&self, wanted: u64, budget: u64, bytes: impl Fn(u64, &Entry<H>) -> Option<u64>) -> Room {
         let Some(over) = wanted.checked_sub(budget).filter(|&over| over > 0) else { return Room::Enough };
         let (mut freed, mut leave) = (0, Vec::new());
@@ -95,7 +97,8 @@ impl<H> Ledger<H> {
         Room::Never { available: freed }
     }
 
-    /// Forgets storages that are gone, now and then: amortised over those that came.
+    /// Removes entries of dropped storages. Runs only when the number of entries has grown enough, so the cost is
+    /// amortised.
     pub(crate) fn sweep(&mut self, alive: impl Fn(&H) -> bool) {
         if self.entries.len() < self.sweep_at {
             return;
@@ -156,7 +159,7 @@ mod tests {
         assert_eq!(ledger.make_room(100, 100, bytes), Room::Enough);
         assert_eq!(ledger.make_room(101, 100, bytes), Room::Make(vec![1]));
         assert_eq!(ledger.make_room(125, 100, bytes), Room::Make(vec![1, 2]));
-        // Storage 2 must stay.
+        // Storage 2 cannot be evicted.
         let bytes = |id: u64, entry: &Entry<u64>| (id != 2).then_some(entry.handle);
         assert_eq!(ledger.make_room(125, 100, bytes), Room::Make(vec![1, 3]));
         assert_eq!(ledger.make_room(200, 100, bytes), Room::Never { available: 80 });

@@ -1,5 +1,7 @@
-//! Where tensors are kept, and what that costs: decisions only. [`pool`], [`ledger`], [`policy`] and [`pressure`] know no device and no world;
-//! `gpu/` carries out what they decide. [`TensorMemory`] is the main world's window.
+//! Decisions about device memory: budgets, eviction, buffer pools and host copies.
+//!
+//! [`pool`], [`ledger`], [`policy`] and [`pressure`] are pure logic without a device or a world. `gpu/` carries out
+//! their decisions. [`TensorMemory`] is the system parameter for apps.
 
 mod advice;
 mod events;

@@ -1,33 +1,34 @@
-//! Which idle tensors leave the device although nothing forces them to.
+//! The eviction policy for idle tensors, independent of the budget.
 
 use core::time::Duration;
 
 use bevy::prelude::*;
 
-/// What memory is worth, compared to time.
+/// Whether to prefer speed or low memory use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Reflect)]
 pub enum PriorityMode {
-    /// Nothing leaves the device but for a budget.
+    /// Tensors are evicted only to stay within the budget.
     Speed,
-    /// Idle tensors leave while tensors take more than [`MemoryPolicy::threshold`] bytes of the device.
+    /// Idle tensors are evicted while tensors take more than [`MemoryPolicy::threshold`] bytes of the device.
     #[default]
     Balanced,
-    /// Idle tensors leave.
+    /// All idle tensors are evicted.
     Memory,
 }
 
-/// When idle tensors move to the host. They come back, bit for bit, with their next use. Pinned tensors stay.
+/// When idle tensors are evicted to the host. Their next use restores them bit for bit. Tensors with
+/// [`Pinned`](crate::Pinned) are never evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Reflect)]
 pub struct MemoryPolicy {
-    /// What memory is worth.
+    /// Whether to prefer speed or low memory use.
     pub mode: PriorityMode,
-    /// Bytes of tensors on the device up to which [`PriorityMode::Balanced`] leaves everything where it is.
+    /// With [`PriorityMode::Balanced`], nothing is evicted while tensors take at most this many bytes of the device.
     pub threshold: u64,
-    /// How long a tensor must not have been used.
+    /// How long a tensor must be unused to be evicted.
     pub idle: Duration,
-    /// Bytes a tensor must exceed to be worth moving.
+    /// Only tensors larger than this are evicted. In bytes.
     pub min_bytes: u64,
-    /// How often to look. [`TensorMemory::optimize`](crate::TensorMemory::optimize) looks at once.
+    /// How often the policy is applied. [`TensorMemory::optimize`](crate::TensorMemory::optimize) applies it at once.
     pub interval: Duration,
 }
 
@@ -44,7 +45,8 @@ impl Default for MemoryPolicy {
 }
 
 impl MemoryPolicy {
-    /// A preset: 0 is for speed, 1 the balanced default, 2 balanced at half the threshold and a minute, 3 saves all it can. Higher numbers are 3.
+    /// A preset. 0: speed. 1: the balanced default. 2: balanced, with half the threshold and an idle time of one
+    /// minute. 3 and higher: lowest memory use.
     pub fn level(level: u8) -> Self {
         let balanced = Self::default();
         match level {
@@ -62,7 +64,7 @@ impl MemoryPolicy {
     }
 }
 
-/// A storage that may leave.
+/// A storage that can be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub id: u64,
@@ -70,7 +72,7 @@ pub(crate) struct Candidate {
     pub last_used: Duration,
 }
 
-/// Who leaves, largest first. `candidates` come least recently used first and are looked at no further than the first that is not idle.
+/// Chooses storages to evict, largest first. `candidates` must be ordered by last use, oldest first.
 pub(crate) fn choose(
     policy: &MemoryPolicy,
     device_bytes: u64,
@@ -128,7 +130,7 @@ mod tests {
         assert_eq!(leave(policy, 512, 1000), [0; 0], "at the threshold");
         assert_eq!(leave(policy, 513, 1000), [5], "the largest is enough");
         assert_eq!(leave(policy, 1203, 1000), [5, 4], "500 are not enough");
-        // Used 300 s ago is not yet more than five minutes; and 1 MiB is not more than 1 MiB.
+        // A tensor that was used exactly 300 s ago is not idle yet, and 1 MiB does not exceed `min_bytes`.
         assert_eq!(leave(policy, 1203, 330), [2, 1]);
     }
 

@@ -1,14 +1,15 @@
-//! Memory that was used and may be used again: kept by size class, the longest idle dropped first. Pure; what is kept is a parameter.
+//! A pool of idle buffers, by size class. The longest idle buffer is freed first. Pure logic: the buffer type is
+//! generic.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Classes per doubling of size; a buffer is at most 1/16 larger than asked for.
+/// Size classes per doubling of size. A buffer is at most 1/16 larger than requested.
 const PER_DOUBLING: u64 = 16;
 
-/// The smallest class, and the smallest step between two.
+/// The smallest class, and the smallest step between two classes.
 const SMALLEST: u64 = 256;
 
-/// The size to make a buffer of, so that requests of about the same size can share it.
+/// Rounds a size up to its class, so that requests of similar sizes can share buffers.
 pub(crate) fn size_class(bytes: u64) -> u64 {
     let step = (bytes.next_power_of_two() / (2 * PER_DOUBLING)).max(SMALLEST);
     bytes.max(1).next_multiple_of(step)
@@ -17,7 +18,7 @@ pub(crate) fn size_class(bytes: u64) -> u64 {
 /// Idle items by kind and size.
 #[derive(Debug)]
 pub(crate) struct Pool<T> {
-    /// By age: the number an item got when it was put in.
+    /// Items by age. The age is a number that grows with every insertion.
     idle: BTreeMap<u64, Idle<T>>,
     /// Ages of the items of each kind and size, oldest first.
     classes: BTreeMap<(u8, u64), VecDeque<u64>>,
@@ -29,7 +30,7 @@ pub(crate) struct Pool<T> {
 struct Idle<T> {
     item: T,
     class: (u8, u64),
-    /// The frame it was put in.
+    /// The frame in which it became idle.
     since: u64,
 }
 
@@ -50,7 +51,8 @@ impl<T> Pool<T> {
         self.classes.iter().map(|(&class, ages)| (class, ages.len()))
     }
 
-    /// An idle item of a kind with at least `bytes` and at most `slack` more; the smallest that fits, and of those the one used last.
+    /// Takes an idle item of this kind with at least `bytes` and at most `bytes + slack` bytes. Prefers the smallest
+    /// size, then the most recently used.
     pub(crate) fn take(&mut self, kind: u8, bytes: u64, slack: u64) -> Option<T> {
         let (&class, _) = self.classes.range((kind, bytes)..=(kind, bytes.saturating_add(slack))).next()?;
         let ages = self.classes.get_mut(&class)?;
@@ -62,7 +64,7 @@ impl<T> Pool<T> {
         self.idle.remove(&age).map(|idle| idle.item)
     }
 
-    /// Keeps an item for later.
+    /// Adds an idle item.
     pub(crate) fn put(&mut self, kind: u8, bytes: u64, item: T, frame: u64) {
         let (age, class) = (self.next, (kind, bytes));
         self.next += 1;
@@ -71,12 +73,12 @@ impl<T> Pool<T> {
         self.classes.entry(class).or_default().push_back(age);
     }
 
-    /// Takes out what has been idle since before `frame`.
+    /// Removes the items that became idle before `frame`.
     pub(crate) fn trim_before(&mut self, frame: u64) -> Vec<T> {
         self.trim_while(|pool, oldest| oldest.since < frame && pool.bytes > 0)
     }
 
-    /// Takes out the longest idle until at most `bytes` are left.
+    /// Removes the longest idle items until at most `bytes` remain.
     pub(crate) fn trim_to(&mut self, bytes: u64) -> Vec<T> {
         self.trim_while(|pool, _| pool.bytes > bytes)
     }
@@ -88,7 +90,7 @@ impl<T> Pool<T> {
         {
             let class = oldest.class;
             if let Some(ages) = self.classes.get_mut(&class) {
-                // The oldest of all is the oldest of its class.
+                // The oldest item overall is also the oldest of its class.
                 ages.pop_front();
                 if ages.is_empty() {
                     self.classes.remove(&class);

@@ -1,24 +1,25 @@
-//! Telling the app, before it hurts, that the budget is nearly spent.
+//! Memory pressure events.
 
 use bevy::prelude::*;
 
 /// How much of the budget is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Reflect)]
 pub enum PressureLevel {
-    /// Below the first mark.
+    /// Below the first threshold.
     #[default]
     Normal,
-    /// From the first mark on, 80 % unless set otherwise.
+    /// At or above the first threshold. 80 % by default.
     High,
-    /// From the second mark on, 90 % unless set otherwise.
+    /// At or above the second threshold. 90 % by default.
     Critical,
 }
 
-/// The bytes in use on the device have risen past a mark of the budget. Comes once for each rise: it comes again after they have fallen
-/// below the mark. Idle memory of the pool does not count.
+/// Triggered when the bytes in use on the device rise to a threshold of the budget
+/// ([`MemorySettings::pressure`](crate::MemorySettings::pressure)). It is triggered once per rise, and again only after
+/// the use has fallen below the threshold. Idle buffers do not count. Never triggered without a budget.
 #[derive(Event, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPressure {
-    /// The mark that was passed.
+    /// The threshold that was reached.
     pub level: PressureLevel,
     /// Bytes of tensors, scratch memory and plans on the device.
     pub used: u64,
@@ -26,12 +27,12 @@ pub struct MemoryPressure {
     pub budget: u64,
 }
 
-/// Remembers the level, so that a rise is told once.
+/// Remembers the level, so that each rise triggers one event.
 #[derive(Debug, Default)]
 pub(crate) struct Gauge(PressureLevel);
 
 impl Gauge {
-    /// What to tell, if anything; `marks` in per cent.
+    /// Returns an event if the level rose. `marks` are the thresholds in percent.
     pub(crate) fn update(&mut self, used: u64, budget: Option<u64>, marks: [u8; 2]) -> Option<MemoryPressure> {
         let budget = budget?;
         let at = |mark: u8| u128::from(used) * 100 >= u128::from(budget) * u128::from(mark);

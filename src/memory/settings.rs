@@ -1,4 +1,4 @@
-//! What an app decides about memory.
+//! Memory settings, pinning, and storage names.
 
 use std::sync::Arc;
 
@@ -7,26 +7,31 @@ use bevy::prelude::*;
 use super::MemoryPolicy;
 use crate::tensor::{Storage, Tensor};
 
-/// How much device memory tensors may take, and what is kept ready. A resource: changes take effect with the next frame.
-#[derive(Resource, Clone, Copy, Debug, PartialEq, Eq)]
+/// Memory settings of the app. Changes take effect in the next frame.
+#[derive(Resource, Clone, Copy, Debug, PartialEq, Eq, Reflect)]
+#[reflect(Resource, Default, Debug, PartialEq, Clone)]
 pub struct MemorySettings {
-    /// Bytes of the device that tensors, scratch memory, plans and idle buffers may take together; `None` for as much as there is.
+    /// Maximum number of device bytes for tensors, scratch memory, plans and idle buffers together. `None` means no
+    /// limit.
     ///
-    /// Never exceeded. What does not fit makes the least recently used tensors that are not [`Pinned`] move to the host, without a
-    /// stall: work waits, in order, until they have gone. They come back, bit for bit, with their next use. Work that cannot fit even so fails with
-    /// [`RunError::Budget`](crate::RunError::Budget). Staging buffers lie in memory that the host can map and do not count.
+    /// The plugin allocates no buffer that would exceed the budget. To make room it evicts the least recently used
+    /// tensors that are not [`Pinned`] to the host. Frames do not wait for this: recorded work is delayed, in order,
+    /// until there is room. Evicted tensors are restored bit for bit on their next use. Work that cannot fit fails with
+    /// [`RunError::Budget`](crate::RunError::Budget). Staging buffers do not count, because they are in host-visible
+    /// memory.
     pub budget: Option<u64>,
-    /// Bytes of idle device buffers to keep for coming tensors, scratch memory and plans.
+    /// Maximum number of bytes of idle device buffers that are kept for reuse.
     pub pool_bytes: u64,
-    /// Frames after which an idle buffer is given back.
+    /// Number of frames after which an idle buffer is freed.
     pub pool_frames: u64,
-    /// Bytes of idle staging buffers to keep for coming readbacks; also how much is on its way to the host at once for lack of room.
+    /// Maximum number of bytes of idle staging buffers that are kept for reuse. Also limits how many bytes are copied
+    /// to the host at once to make room.
     pub idle_staging_bytes: u64,
-    /// Whether tensors on the device keep the host data they were made from.
+    /// Whether host data is kept after it was uploaded to the device.
     pub host_copies: HostCopies,
-    /// When idle tensors leave the device although there is room.
+    /// When idle tensors are evicted although the budget is not exceeded.
     pub policy: MemoryPolicy,
-    /// Per cent of the budget at which [`MemoryPressure`](crate::MemoryPressure) events come.
+    /// The two thresholds for [`MemoryPressure`](crate::MemoryPressure) events, in percent of the budget.
     pub pressure: [u8; 2],
 }
 
@@ -44,24 +49,25 @@ impl Default for MemorySettings {
     }
 }
 
-/// What becomes of host data once the device has it.
+/// What happens to host data after it was uploaded to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Reflect)]
 pub enum HostCopies {
-    /// It goes: half the memory. A lost device takes these tensors with it ([`TensorLost`](crate::TensorLost)), and making room for others costs
-    /// a copy.
+    /// Host data is dropped, which halves the memory use. The tensors are lost if the device is lost
+    /// ([`TensorLost`](crate::TensorLost)), and evicting them needs a copy to the host.
     #[default]
     Drop,
-    /// It stays for as long as no kernel writes to the tensor, as with a model's weights: the tensor survives a lost device, and can leave
-    /// the device at once when room is needed.
+    /// Host data is kept until a kernel writes to the tensor. Unmodified tensors, such as the weights of a model,
+    /// survive a lost device and can be evicted without a copy.
     Keep,
 }
 
-/// Keeps a tensor on the device: neither budget nor policy moves it. Put it beside the [`Tensor`].
+/// Keeps a tensor on the device. Neither the budget nor the policy evicts it. Insert it on the entity of the
+/// [`Tensor`].
 #[derive(Component, Clone, Copy, Debug, Default, PartialEq, Eq, Reflect)]
-#[reflect(Component)]
+#[reflect(Component, Default, Debug, PartialEq, Clone)]
 pub struct Pinned;
 
-/// Holds the pin of a storage for as long as the entity is pinned; goes with it, however that happens.
+/// Holds the pin of a storage while the entity is pinned. Dropping it removes the pin.
 #[derive(Component)]
 struct PinHold(Arc<Storage>);
 
@@ -78,9 +84,10 @@ impl Drop for PinHold {
     }
 }
 
-/// Keeps pins and names of storages true, whichever component comes or goes.
+/// Registers the types, and keeps the pins and names of storages in sync with the components.
 pub(crate) fn plugin(app: &mut App) {
     app.register_type::<Pinned>()
+        .register_type::<MemorySettings>()
         .add_observer(|insert: On<Insert, Pinned>, query: Query<&Tensor>, commands: Commands| {
             hold(insert.entity, query.get(insert.entity).ok(), commands);
         })

@@ -1,4 +1,4 @@
-//! What tensors and models take, and what to do about it: the main world's window onto memory.
+//! Memory use of tensors and models, and memory requests.
 
 use crate::mailbox::{MemoryRequest, Outbox};
 use crate::tensor::{ModelTensors, Tensor, TensorUsage};
@@ -10,14 +10,14 @@ use bevy::prelude::*;
 use super::{Pinned, Residency, SyncDirection};
 use crate::error::OpError;
 
-/// What a model's tensors take, each storage once.
+/// Memory use of the tensors of a model. Each storage is counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelUsage {
-    /// Tensors.
+    /// Number of tensors.
     pub tensors: usize,
-    /// Different storages behind them.
+    /// Number of different storages.
     pub storages: usize,
-    /// Bytes of their contents, wherever those are, each storage once.
+    /// Bytes of their contents, wherever they are.
     pub bytes: u64,
     /// Bytes on the device.
     pub device_bytes: u64,
@@ -26,7 +26,7 @@ pub struct ModelUsage {
 }
 
 impl ModelUsage {
-    /// Adds up tensors, each storage once.
+    /// Sums up tensors. Each storage is counted once.
     fn of<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Self {
         let mut usage = Self::default();
         let mut storages: HashMap<u64, TensorUsage> = HashMap::default();
@@ -45,21 +45,21 @@ impl ModelUsage {
 }
 
 impl Tensor {
-    /// What this tensor's storage takes, and where it is.
+    /// The memory use and location of this tensor's storage.
     pub fn usage(&self) -> TensorUsage {
         self.storage().usage()
     }
 
-    /// Where the content is.
+    /// Where the content currently is.
     pub fn residency(&self) -> Residency {
         self.usage().residency
     }
 }
 
-/// What tensors and models take on device and host, and requests about it. Requests are carried out after the work recorded in the same
-/// frame, in order.
+/// System parameter for the memory use of tensors and models, and for memory requests. Requests are handled in order,
+/// after the work that was recorded in the same frame.
 ///
-/// Totals are in [`TensorDiagnostics::figures`](crate::TensorDiagnostics::figures).
+/// [`TensorDiagnostics::figures`](crate::TensorDiagnostics::figures) returns the totals.
 #[derive(SystemParam)]
 pub struct TensorMemory<'w, 's> {
     tensors: Query<'w, 's, &'static Tensor>,
@@ -69,62 +69,63 @@ pub struct TensorMemory<'w, 's> {
 }
 
 impl TensorMemory<'_, '_> {
-    /// What a tensor takes.
+    /// The memory use of a tensor.
     pub fn tensor(&self, tensor: Entity) -> Result<TensorUsage, OpError> {
         Ok(self.get("memory", tensor)?.usage())
     }
 
-    /// What a model's tensors take, each storage once. Storages shared with other models count in each of them, and once in the total.
+    /// The memory use of a model's tensors. A storage that several models share counts in each of them.
     pub fn model(&self, model: Entity) -> ModelUsage {
         let tensors = self.models.get(model).into_iter().flat_map(|tensors| tensors.iter());
         ModelUsage::of(tensors.filter_map(|tensor| self.tensors.get(tensor).ok()))
     }
 
-    /// What all tensors take, each storage once.
+    /// The memory use of all tensors. Each storage is counted once.
     pub fn total(&self) -> ModelUsage {
         ModelUsage::of(self.tensors.iter())
     }
 
-    /// Brings a tensor's content where it is not yet; moves nothing that is up to date. Where it is shows in
-    /// [`Tensor::residency`] once it has arrived.
+    /// Copies a tensor's content to the device or the host. Does nothing if the content is already up to date there.
+    /// [`Tensor::residency`] changes when the copy has finished.
     pub fn synchronize(&mut self, tensor: Entity, direction: SyncDirection) -> Result<(), OpError> {
         let storage = self.get("synchronize", tensor)?.storage().clone();
         self.outbox.post(MemoryRequest::Synchronize(storage, direction));
         Ok(())
     }
 
-    /// Moves a tensor to the host, unless it is pinned or used again before it has gone.
+    /// Evicts a tensor to the host. Does nothing if the tensor is pinned, or if it is used again before the copy has
+    /// finished.
     pub fn evict(&mut self, tensor: Entity) -> Result<(), OpError> {
         let storage = self.get("evict", tensor)?.storage().clone();
         self.outbox.post(MemoryRequest::Evict(storage));
         Ok(())
     }
 
-    /// Does at once what [`MemorySettings::policy`](crate::MemorySettings::policy) does on a timer.
+    /// Applies [`MemorySettings::policy`](crate::MemorySettings::policy) now.
     pub fn optimize(&mut self) {
         self.outbox.post(MemoryRequest::Optimize);
     }
 
-    /// Gives every idle buffer of the pool back to the device.
+    /// Frees every idle buffer of the pool.
     pub fn trim(&mut self) {
         self.outbox.post(MemoryRequest::Trim);
     }
 
-    /// Keeps a tensor on the device ([`Pinned`]).
+    /// Keeps a tensor on the device, by inserting [`Pinned`].
     pub fn pin(&mut self, tensor: Entity) -> Result<(), OpError> {
         self.get("pin", tensor)?;
         self.commands.entity(tensor).insert(Pinned);
         Ok(())
     }
 
-    /// Lets a tensor leave the device again.
+    /// Lets a tensor be evicted again, by removing [`Pinned`].
     pub fn unpin(&mut self, tensor: Entity) -> Result<(), OpError> {
         self.get("unpin", tensor)?;
         self.commands.entity(tensor).remove::<Pinned>();
         Ok(())
     }
 
-    /// Despawns all tensors of a model, but not the model.
+    /// Despawns all tensors of a model, but not the model itself.
     pub fn release(&mut self, model: Entity) {
         for tensor in self.models.get(model).into_iter().flat_map(|tensors| tensors.iter()) {
             self.commands.entity(tensor).despawn();

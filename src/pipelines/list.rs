@@ -1,4 +1,4 @@
-//! Lists of pipelines that are compiled ahead at the next start.
+//! Lists of kernels to precompile at the next start.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,27 +7,27 @@ use crate::disk::replace_file;
 use crate::kernel::Access;
 use crate::mailbox::ListedKernel;
 
-/// Kernels by their text, to be compiled ahead.
+/// A list of kernels that can be saved and precompiled at the next start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PipelineList {
     pub(crate) kernels: Vec<ListedKernel>,
 }
 
-/// Of the format below; grows with it.
+/// Version of the file format.
 const LIST_VERSION: u64 = 1;
 
 impl PipelineList {
-    /// How many there are.
+    /// Number of kernels.
     pub fn len(&self) -> usize {
         self.kernels.len()
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.kernels.is_empty()
     }
 
-    /// Writes the list as JSON; a file that is there is replaced at once, or stays.
+    /// Writes the list as JSON. An existing file is replaced atomically.
     pub fn save(&self, path: impl AsRef<Path>) -> std::io::Result<()> {
         let kernels: Vec<serde_json::Value> = self
             .kernels
@@ -45,15 +45,15 @@ impl PipelineList {
         replace_file(path.as_ref(), text.as_bytes())
     }
 
-    /// Reads a list; anything wrong with it is an error of kind `InvalidData`.
+    /// Reads a list. Invalid content is an error of kind `InvalidData`.
     pub fn load(path: impl AsRef<Path>) -> std::io::Result<Self> {
         let wrong = |what: &str| std::io::Error::new(std::io::ErrorKind::InvalidData, what.to_owned());
         let text = std::fs::read(path)?;
         let json: serde_json::Value = serde_json::from_slice(&text).map_err(|error| wrong(&error.to_string()))?;
         if json["version"].as_u64() != Some(LIST_VERSION) {
-            return Err(wrong("a list of another version"));
+            return Err(wrong("unsupported version of the pipeline list"));
         }
-        let list = json["kernels"].as_array().ok_or_else(|| wrong("no list of kernels"))?;
+        let list = json["kernels"].as_array().ok_or_else(|| wrong("the field `kernels` is missing"))?;
         let kernels = list.iter().map(|entry| {
             let text = |field: &str| entry[field].as_str().map(Arc::from);
             let access = |write: &serde_json::Value| {
@@ -70,7 +70,7 @@ impl PipelineList {
                 counts_faults: entry["faults"].as_bool()?,
             })
         });
-        let kernels = kernels.collect::<Option<_>>().ok_or_else(|| wrong("a kernel that is none"))?;
+        let kernels = kernels.collect::<Option<_>>().ok_or_else(|| wrong("a kernel entry is invalid"))?;
         Ok(Self { kernels })
     }
 }

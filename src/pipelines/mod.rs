@@ -1,7 +1,7 @@
-//! Pipelines as the app sees them: what was compiled, what that cost, and requests to compile ahead, again, or to find the fastest form.
+//! Pipelines from the app's point of view: reports, warm-up, tuning and the list of compiled kernels.
 
 mod list;
-mod record;
+mod pipeline_record;
 mod registry;
 mod report;
 mod tuning;
@@ -11,10 +11,10 @@ pub use list::PipelineList;
 pub use registry::TensorPipelines;
 pub use report::{CacheFile, CacheFound, PipelineInfo, PipelineReport, PipelineState};
 pub use tuning::{TuneOutcome, TunedChoice, TunedForm, TuningTable};
-pub use warm_up::{OpSpec, TensorReadyState, TensorWarmUp, WarmUpProgress, WarmUpState, tensors_ready};
+pub use warm_up::{OpSpec, TensorWarmUp, WarmUpProgress, WarmUpState, WarmUpStatus, warmed_up};
 
 pub use crate::record::{TuneSettings, WarmUpId};
 
-pub(crate) use record::PipelineRecord;
+pub(crate) use pipeline_record::PipelineRecord;
 pub(crate) use tuning::{fastest, median};
 pub(crate) use warm_up::trigger_warm_ups;

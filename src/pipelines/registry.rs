@@ -1,4 +1,4 @@
-//! The registry: every pipeline, the totals, and the requests of the app.
+//! The registry of all pipelines: state, totals and requests.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
@@ -27,7 +27,7 @@ struct Shared {
     start: Instant,
     records: Mutex<Vec<Arc<PipelineRecord>>>,
     requests: Mutex<Vec<PipelineRequest>>,
-    /// Whether an executor takes requests.
+    /// Whether an executor handles requests.
     served: AtomicBool,
     totals: Totals,
     file: Mutex<Option<CacheFile>>,
@@ -37,7 +37,7 @@ struct Shared {
     tuning: AtomicU64,
 }
 
-/// The pipelines of the GPU backend: what there is, and requests about it. All clones are one.
+/// The pipelines of the GPU backend: reports and requests. Clones share the same data.
 #[derive(Resource, Clone)]
 pub struct TensorPipelines(Arc<Shared>);
 
@@ -63,7 +63,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl TensorPipelines {
-    /// Every pipeline and the totals, as they are now.
+    /// The current state of all pipelines, and totals.
     pub fn report(&self) -> PipelineReport {
         let now = self.now();
         let load = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
@@ -80,33 +80,35 @@ impl TensorPipelines {
         }
     }
 
-    /// The whole text of a kernel, as the device gets it, by [`PipelineInfo::id`].
+    /// The complete WGSL source of a pipeline, by [`PipelineInfo::id`](super::PipelineInfo::id).
     pub fn wgsl(&self, id: u64) -> Option<Arc<str>> {
         self.record(id).map(|record| record.kernel.wgsl.clone())
     }
 
-    /// Compiles a pipeline again. The old one works until the new one is there, and stays if that fails.
+    /// Compiles a pipeline again. The old pipeline stays in use until the new one is ready, and if compilation fails.
     pub fn rebuild(&self, id: u64) {
         self.request(PipelineRequest::Rebuild(id));
     }
 
-    /// Gives up every pipeline that no plan uses.
+    /// Drops every pipeline that no plan uses.
     pub fn trim(&self) {
         self.request(PipelineRequest::Evict);
     }
 
-    /// Writes the cache file now, off the frame, if the app asked for one.
+    /// Writes the cache file now, on a background thread. Does nothing without
+    /// [`PipelineSettings::cache`](crate::PipelineSettings::cache).
     pub fn save(&self) {
         self.request(PipelineRequest::Save);
     }
 
-    /// The kernels compiled so far, to be compiled ahead at the next start: [`TensorPipelines::precompile`].
+    /// The kernels compiled so far. Save the list and pass it to [`TensorPipelines::precompile`] at the next start.
     pub fn list(&self) -> PipelineList {
         PipelineList { kernels: lock(&self.0.records).iter().map(|record| record.kernel.clone()).collect() }
     }
 
-    /// Compiles the kernels of a list in the background, those of a higher priority first. [`TensorWarmUp`](crate::TensorWarmUp) events and
-    /// [`TensorReadyState`](crate::TensorReadyState) tell how far that is. A text that the crate would not make itself is compiled and never run.
+    /// Compiles the kernels of a list in the background, higher priorities first. [`TensorWarmUp`](crate::TensorWarmUp)
+    /// events and [`WarmUpStatus`](crate::WarmUpStatus) report the progress. Kernels in the list that this version of
+    /// the crate does not generate are compiled but never run.
     pub fn precompile(&self, label: &str, priority: i32, list: &PipelineList) -> WarmUpId {
         let id = WarmUpId::next();
         self.begin_warm_up(id, label, list.kernels.len());
@@ -114,22 +116,22 @@ impl TensorPipelines {
         id
     }
 
-    /// What the tuner has measured since the app started, oldest first.
+    /// The results that the tuner measured since the app started, oldest first.
     pub fn tuned(&self) -> Vec<TuneOutcome> {
         lock(&self.0.outcomes).clone()
     }
 
-    /// The choices that are in force, measured now or in an earlier run.
+    /// The kernel variants that are in use because of tuning, in this run or an earlier one.
     pub fn tuning(&self) -> TuningTable {
         lock(&self.0.table).clone()
     }
 
-    /// Kernels that wait for the tuner or are being measured.
+    /// Number of kernels that are queued for tuning or being measured.
     pub fn tuning_now(&self) -> u64 {
         self.0.tuning.load(Ordering::Relaxed)
     }
 
-    /// How far every warm-up is that the app asked for.
+    /// The progress of every warm-up so far.
     pub fn warm_ups(&self) -> Vec<WarmUpProgress> {
         lock(&self.0.warm_ups).clone()
     }
@@ -150,7 +152,7 @@ impl TensorPipelines {
         lock(&self.0.records).retain(|record| record.id != id);
     }
 
-    /// A new device starts with nothing.
+    /// Resets the state for a new device.
     pub(crate) fn serve(&self) {
         self.0.served.store(true, Ordering::Relaxed);
         lock(&self.0.records).clear();
@@ -166,7 +168,7 @@ impl TensorPipelines {
         lock(&self.0.records).iter().map(|record| record.id).collect()
     }
 
-    /// Without an executor nobody would ever take a request.
+    /// Queues a request. Returns false if no executor handles requests.
     pub(crate) fn request(&self, request: PipelineRequest) -> bool {
         let served = self.0.served.load(Ordering::Relaxed);
         if served {
@@ -185,9 +187,9 @@ impl TensorPipelines {
         core::mem::take(&mut *lock(&self.0.requests))
     }
 
-    /// Takes in work that an app recorded to be prepared.
+    /// Accepts a recording that is only prepared: a warm-up or tuning.
     pub(crate) fn accept(&self, Aside { part, purpose }: Aside) {
-        // The CPU has nothing to compile.
+        // Empty if the work runs on the CPU, which has nothing to compile.
         let nothing = part.graph.nodes.is_empty();
         match purpose {
             Purpose::WarmUp { id, label, priority } => {

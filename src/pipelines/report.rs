@@ -1,104 +1,106 @@
-//! What is known about pipelines and their cache file.
+//! Reports about pipelines and the cache file.
 
 use core::time::Duration;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// How far a pipeline is.
+/// The state of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PipelineState {
-    /// It waits for a thread.
+    /// Waiting for a thread.
     Queued,
-    /// It is being compiled.
+    /// Being compiled.
     Compiling,
-    /// It can be used.
+    /// Ready for use.
     Ready,
-    /// It did not compile.
+    /// Compilation failed.
     Failed,
 }
 
-/// What is known of one pipeline.
+/// Information about one pipeline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PipelineInfo {
-    /// Follows from its text: the same in every run.
+    /// Hash of its source. The same in every run.
     pub id: u64,
     /// The kernel.
     pub kernel: Arc<str>,
-    /// The form of the kernel, where it has several.
+    /// The variant of the kernel. Empty if the kernel has only one.
     pub variant: Arc<str>,
-    /// How far it is.
+    /// Its state.
     pub state: PipelineState,
-    /// Why it did not compile.
+    /// The error, if compilation failed.
     pub error: Option<String>,
-    /// What the shader compiler said, warnings included; empty if nothing.
+    /// Messages of the shader compiler, including warnings. Empty if there are none.
     pub log: String,
-    /// Launches of new plans that found it there.
+    /// Number of launches in new plans that found this pipeline.
     pub hits: u64,
-    /// Launches it was used for.
+    /// Number of launches that used it.
     pub launches: u64,
-    /// How long the last compilation took, on its own thread.
+    /// Duration of the last compilation, on its own thread.
     pub compile: Option<Duration>,
-    /// How often it was compiled.
+    /// Number of compilations.
     pub builds: u32,
-    /// How long it has not been used; `None` if it never was.
+    /// Time since the last use. `None` if it was never used.
     pub idle: Option<Duration>,
-    /// Whether a file from an earlier run had it, and was offered to the driver.
+    /// Whether the cache file of an earlier run contained it.
     pub offered: bool,
-    /// Bytes of its WGSL text ([`TensorPipelines::wgsl`]).
+    /// Size of its WGSL source ([`TensorPipelines::wgsl`]) in bytes.
     pub wgsl_bytes: usize,
 }
 
-/// All pipelines and their totals.
+/// All pipelines, and totals.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PipelineReport {
-    /// In the order in which they were first asked for.
+    /// In the order of their first request.
     pub pipelines: Vec<PipelineInfo>,
-    /// Launches of new plans that found their pipeline.
+    /// Number of launches in new plans that found their pipeline.
     pub hits: u64,
-    /// Pipelines that had to be compiled.
+    /// Number of pipelines that had to be compiled.
     pub misses: u64,
-    /// Of those, pipelines that a file from an earlier run had.
+    /// Number of `misses` that the cache file of an earlier run contained.
     pub offered: u64,
-    /// Pipelines queued or being compiled.
+    /// Number of pipelines that are queued or being compiled.
     pub in_flight: u64,
-    /// Pipelines that went because there were too many.
+    /// Number of pipelines that were dropped because the cache was full.
     pub evicted: u64,
-    /// All compilations together.
+    /// Total duration of all compilations.
     pub compile: Duration,
-    /// The file that keeps pipelines and tuning for the next start, if the app asked for one.
+    /// The cache file, if [`PipelineSettings::cache`](crate::PipelineSettings::cache) is set.
     pub file: Option<CacheFile>,
 }
 
-/// The file behind [`PipelineSettings::cache`](crate::PipelineSettings).
+/// The file of [`PipelineSettings::cache`](crate::PipelineSettings::cache).
 #[derive(Clone, Debug, PartialEq)]
 pub struct CacheFile {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its size as last read or written; `None` before there is one.
+    /// Size of the file when it was last read or written. `None` if it does not exist yet.
     pub bytes: Option<u64>,
-    /// What was found there at the start.
+    /// What was found at startup.
     pub found: CacheFound,
-    /// Whether the driver takes part ([`wgpu::Features::PIPELINE_CACHE`]); else the file has the tuning table alone.
+    /// Whether the driver supports pipeline caches ([`wgpu::Features::PIPELINE_CACHE`]). Otherwise the file only
+    /// contains the tuning table.
     pub driver: bool,
-    /// How often it was written.
+    /// Number of writes.
     pub writes: u64,
-    /// Why it could not be written, the last time.
+    /// The error of the last write, if it failed.
     pub error: Option<String>,
 }
 
-/// What a cache file was good for.
+/// Result of reading the cache file at startup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CacheFound {
-    /// There was none.
+    /// The file did not exist.
     #[default]
     Nothing,
-    /// It was read; so many pipelines and tuning results are in it.
+    /// The file was read.
     Read {
-        /// Pipelines that were offered to the driver.
+        /// Number of pipelines in the file that were passed to the driver.
         pipelines: usize,
-        /// Sizes of kernels with a measured choice.
+        /// Number of tuning results in the file.
         tuned: usize,
     },
-    /// It was ignored, and why: damaged, of another device, driver, version, or unreadable.
+    /// The file was ignored, with the reason: it is damaged or unreadable, or was written for another device, driver or
+    /// version.
     Ignored(String),
 }

@@ -1,49 +1,51 @@
-//! Which form of a kernel is fastest here: what was measured, what was chosen. Decisions only; `gpu/` measures.
+//! Tuning results: which variant of a kernel is fastest. `gpu/` does the measuring.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
 use crate::kernel::Variant;
 
-/// One form of a kernel and what it took.
+/// One variant of a kernel, and its measured time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TunedForm {
-    /// The form.
+    /// Name of the variant.
     pub variant: String,
-    /// The median of its runs; `None` if it was left out: it did not compile, gave other results, or took longer than the budget.
+    /// Median time. `None` if the variant was rejected: it did not compile, returned different results, or exceeded the
+    /// time budget.
     pub time: Option<Duration>,
-    /// Why it was left out.
+    /// Why the variant was rejected.
     pub left_out: Option<String>,
 }
 
-/// What measuring a kernel at one size found.
+/// The result of tuning a kernel for one size bucket.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TuneOutcome {
-    /// The kernel, its types and its sizes up to the next power of two: launches of this description take the chosen form.
+    /// Describes the kernel, its types, and its sizes rounded up to powers of two. All launches with the same
+    /// description use the chosen variant.
     pub bucket: String,
     /// The kernel.
     pub kernel: &'static str,
-    /// What it would be without measuring.
+    /// The default variant.
     pub default: String,
-    /// What it is from now on.
+    /// The fastest variant, which is now in use.
     pub chosen: String,
-    /// All forms, the default first.
+    /// All variants, the default first.
     pub forms: Vec<TunedForm>,
 }
 
-/// A choice that was measured.
+/// A variant that was chosen by measuring.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TunedChoice {
-    /// The form.
+    /// Name of the variant.
     pub variant: String,
-    /// What it took.
+    /// Its median time.
     pub time: Duration,
 }
 
-/// The measured choices, by [`TuneOutcome::bucket`].
+/// The chosen variants, by [`TuneOutcome::bucket`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TuningTable {
-    /// In order of their descriptions.
+    /// Ordered by bucket.
     pub choices: BTreeMap<String, TunedChoice>,
 }
 
@@ -59,7 +61,7 @@ impl TuningTable {
         serde_json::Value::Object(self.choices.iter().map(choice).collect())
     }
 
-    /// `None` if it is no table; forms that this version does not know are left out.
+    /// Returns `None` if the JSON is not a table. Variants that this version does not know are left out.
     pub(crate) fn from_json(json: &serde_json::Value) -> Option<Self> {
         let mut choices = BTreeMap::new();
         for (bucket, choice) in json.as_object()? {
@@ -73,14 +75,14 @@ impl TuningTable {
     }
 }
 
-/// The middle of some samples.
+/// The median of the samples.
 pub(crate) fn median(samples: &[u64]) -> Option<u64> {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable();
     sorted.get(sorted.len() / 2).copied()
 }
 
-/// The number of the fastest by its median; the first, which is the default, unless another is faster.
+/// Index of the smallest median. On a tie, the first one, which is the default.
 pub(crate) fn fastest(medians: &[Option<u64>]) -> Option<usize> {
     (0..medians.len()).filter(|&i| medians[i].is_some()).min_by_key(|&i| medians[i])
 }

@@ -1,4 +1,4 @@
-//! Compiling ahead of use: what an app asks for, its progress, and what a loading screen waits for.
+//! Warm-up: compiling pipelines before they are needed, and waiting for them.
 
 use bevy::prelude::*;
 
@@ -8,70 +8,73 @@ use crate::ir::{DType, Shape};
 use crate::record::{ConvSettings, LAST, Purpose, TensorCommands, TensorOperand, TuneSettings, WarmUpId};
 use crate::tensor::Tensor;
 
-/// How far a warm-up is.
+/// The state of a warm-up.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WarmUpState {
     /// Pipelines are being compiled.
     Compiling,
-    /// All are there; each is run once.
+    /// All pipelines are compiled. Each is run once.
     Running,
-    /// The work will find everything ready.
+    /// All pipelines are ready.
     Ready,
-    /// Something did not compile, or there was no room to run it.
+    /// A pipeline did not compile, or the memory budget is too small to run it.
     Failed(RunError),
 }
 
-/// One warm-up.
-#[derive(Clone, Debug, PartialEq)]
+/// The progress of one warm-up.
+#[derive(Clone, Debug, PartialEq, Reflect)]
+#[reflect(opaque)]
+#[reflect(Debug, PartialEq, Clone)]
 pub struct WarmUpProgress {
-    /// Which.
+    /// Its id.
     pub id: WarmUpId,
-    /// What the app calls it.
+    /// The label that the app gave it.
     pub label: String,
-    /// Pipelines that are there.
+    /// Number of pipelines that are ready.
     pub done: usize,
-    /// Pipelines it needs; 0 until it has been planned.
+    /// Number of pipelines it needs. 0 until it has been planned.
     pub total: usize,
-    /// How far it is.
+    /// Its state.
     pub state: WarmUpState,
 }
 
 impl WarmUpProgress {
-    /// Whether nothing more will happen.
+    /// Whether the warm-up has succeeded or failed.
     pub fn is_finished(&self) -> bool {
         matches!(self.state, WarmUpState::Ready | WarmUpState::Failed(_))
     }
 }
 
-/// A warm-up got further. Observe it with `app.add_observer`.
+/// Triggered when a warm-up made progress. Observe it with `app.add_observer`.
 #[derive(Event, Clone, Debug, PartialEq)]
 pub struct TensorWarmUp(pub WarmUpProgress);
 
-/// All warm-ups together: what a loading screen waits for. The run condition is [`tensors_ready`].
+/// The status of all warm-ups, for example for a loading screen. [`warmed_up`] is the matching run condition.
 ///
 /// ```
 /// # use bevy::prelude::*;
-/// # use bevy_tensor_compute::{TensorReadyState, tensors_ready};
+/// # use bevy_tensor_compute::{WarmUpStatus, warmed_up};
 /// # fn play() {}
-/// fn loading_screen(state: Res<TensorReadyState>) {
-///     println!("{:.0} %", state.progress() * 100.0);
+/// fn loading_screen(status: Res<WarmUpStatus>) {
+///     println!("{:.0} %", status.progress() * 100.0);
 /// }
 /// # let mut app = App::new();
-/// app.add_systems(Update, (loading_screen.run_if(not(tensors_ready)), play.run_if(tensors_ready)));
+/// app.add_systems(Update, (loading_screen.run_if(not(warmed_up)), play.run_if(warmed_up)));
 /// ```
-#[derive(Resource, Clone, Debug, Default, PartialEq)]
-pub struct TensorReadyState {
+#[derive(Resource, Clone, Debug, Default, PartialEq, Reflect)]
+#[reflect(Resource, Default, Debug, PartialEq, Clone)]
+pub struct WarmUpStatus {
     /// Every warm-up so far.
     pub warm_ups: Vec<WarmUpProgress>,
 }
 
-impl TensorReadyState {
-    /// Whether no warm-up is under way.
+impl WarmUpStatus {
+    /// Whether all warm-ups have finished. Also true if there are none.
     pub fn is_ready(&self) -> bool {
         self.warm_ups.iter().all(WarmUpProgress::is_finished)
     }
 
-    /// From 0 to 1: the part of all pipelines that is there.
+    /// Overall progress, from 0 to 1: the fraction of pipelines that are ready.
     pub fn progress(&self) -> f32 {
         if self.is_ready() {
             return 1.0;
@@ -83,7 +86,7 @@ impl TensorReadyState {
         done as f32 / total as f32
     }
 
-    /// What went wrong, if anything did.
+    /// Errors of failed warm-ups.
     pub fn errors(&self) -> impl Iterator<Item = &RunError> {
         self.warm_ups.iter().filter_map(|warm_up| match &warm_up.state {
             WarmUpState::Failed(error) => Some(error),
@@ -92,15 +95,15 @@ impl TensorReadyState {
     }
 }
 
-/// A run condition: no warm-up is under way.
-pub fn tensors_ready(state: Res<TensorReadyState>) -> bool {
-    state.is_ready()
+/// Run condition: all warm-ups have finished.
+pub fn warmed_up(status: Res<WarmUpStatus>) -> bool {
+    status.is_ready()
 }
 
-/// Brings the main world's view up to date and tells of what changed.
+/// Updates [`WarmUpStatus`] and triggers [`TensorWarmUp`] for warm-ups that made progress.
 pub(crate) fn trigger_warm_ups(
     pipelines: Res<TensorPipelines>,
-    mut state: ResMut<TensorReadyState>,
+    mut state: ResMut<WarmUpStatus>,
     mut commands: Commands,
 ) {
     let now = pipelines.warm_ups();
@@ -115,12 +118,12 @@ pub(crate) fn trigger_warm_ups(
     state.warm_ups = now;
 }
 
-/// An op with the shapes and types it will be used with, to be compiled ahead: [`TensorCommands::warm_up_ops`].
+/// An op with the shapes and types of its inputs, for [`TensorCommands::warm_up_ops`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpSpec {
-    /// The op's name, as the method of [`TensorCommands`] is called.
+    /// Name of the op: the name of the method of [`TensorCommands`].
     pub op: String,
-    /// Its tensors, in order.
+    /// Shapes and types of its inputs, in order.
     pub inputs: Vec<(Shape, DType)>,
 }
 
@@ -131,15 +134,16 @@ impl OpSpec {
     }
 }
 
-/// Compiling ahead.
+/// Warm-up and tuning.
 impl TensorCommands<'_, '_> {
     /// Records work to compile without running it for real.
     ///
-    /// Its kernels are compiled in the background, higher priorities first. Once compiled, each kernel runs once on scratch
-    /// memory, since some drivers finish compiling only then. Tensors that the work uses are uploaded to the device and keep
-    /// their values. Values recorded in the closure cannot leave it, and values recorded before cannot be used in it.
+    /// Its kernels are compiled in the background, higher priorities first. Once compiled, each kernel runs once on
+    /// scratch memory, because some drivers finish compiling only at the first run. Tensors that the work uses are
+    /// uploaded to the device and keep their values. Values recorded in the closure cannot leave it, and values
+    /// recorded before cannot be used in it.
     ///
-    /// The label is for [`TensorWarmUp`] events and [`TensorReadyState`].
+    /// The label identifies the warm-up in [`TensorWarmUp`] events and in [`WarmUpStatus`].
     pub fn warm_up(
         &self,
         label: &str,
@@ -159,8 +163,9 @@ impl TensorCommands<'_, '_> {
         self.warm_up(label, priority, |commands| ops.iter().try_for_each(|spec| commands.record_spec(spec)))
     }
 
-    /// Measures the forms of each kernel that the recorded work needs, and uses the fastest from then on. The work itself does
-    /// not run. [`TensorPipelines::tuned`] returns the results. On a device without timestamps nothing is measured.
+    /// Measures the variants of each kernel that the recorded work needs, and uses the fastest from then on. The work
+    /// itself does not run. [`TensorPipelines::tuned`] returns the results. On a device without timestamps nothing is
+    /// measured.
     pub fn tune(&self, settings: TuneSettings, record: impl FnOnce(&Self) -> OpResult<()>) -> OpResult<()> {
         let part = self.aside(record)?;
         self.prepare(part, Purpose::Tune(settings));
@@ -177,7 +182,7 @@ impl TensorCommands<'_, '_> {
             let tensor = Tensor::zeros(shape.clone(), *dtype).map_err(|error| bad(error.to_string()))?;
             values.push(self.load_aside(OP, &tensor));
         }
-        let few = || bad(format!("{} takes more tensors than {}", spec.op, spec.inputs.len()));
+        let few = || bad(format!("`{}` needs more than {} inputs", spec.op, spec.inputs.len()));
         let get = |i: usize| values.get(i).copied().ok_or_else(few);
         let optional = |i: usize| values.get(i).copied().map(TensorOperand::from);
         let x = get(0)?;

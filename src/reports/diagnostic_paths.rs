@@ -1,4 +1,4 @@
-//! The main figures in Bevy's `DiagnosticsStore`, so that existing overlays show them.
+//! The main figures as Bevy diagnostics in the `DiagnosticsStore`, so that existing overlays can show them.
 //!
 //! ```
 //! # use bevy::prelude::*;
@@ -7,7 +7,7 @@
 //!
 //! fn show(store: Res<DiagnosticsStore>) {
 //!     if let Some(bytes) = store.get(&diagnostic_paths::DEVICE_BYTES).and_then(|diagnostic| diagnostic.value()) {
-//!         println!("{bytes} bytes of the device");
+//!         println!("{bytes} bytes on the device");
 //!     }
 //! }
 //! ```
@@ -20,24 +20,24 @@ use bevy::prelude::*;
 use crate::figures::{TensorDiagnostics, TensorFigures};
 use crate::ir::Backend;
 
-/// Bytes of the device in all: tensors, scratch memory, plans and idle buffers.
+/// Total bytes on the device: tensors, scratch memory, plans and idle buffers.
 pub const DEVICE_BYTES: DiagnosticPath = DiagnosticPath::const_new("tensor/device_bytes");
 /// Bytes of tensors on the device.
 pub const TENSOR_BYTES: DiagnosticPath = DiagnosticPath::const_new("tensor/tensor_bytes");
-/// Bytes on the host of tensors that belong to the device.
+/// Host bytes of GPU tensors: host copies, and tensors that were evicted.
 pub const HOST_COPY_BYTES: DiagnosticPath = DiagnosticPath::const_new("tensor/host_copy_bytes");
-/// Bytes of idle buffers that wait to be used again.
+/// Bytes of idle buffers that are kept for reuse.
 pub const IDLE_BYTES: DiagnosticPath = DiagnosticPath::const_new("tensor/idle_bytes");
-/// Kernel launches on the device since the frame before.
+/// Kernel launches on the device in the last frame.
 pub const DISPATCHES: DiagnosticPath = DiagnosticPath::const_new("tensor/dispatches");
-/// Kernels run by the CPU backend since the frame before.
+/// Kernels that the CPU backend ran in the last frame.
 pub const CPU_KERNELS: DiagnosticPath = DiagnosticPath::const_new("tensor/cpu_kernels");
-/// Milliseconds the render world spent on planning, binding, encoding and submitting since the frame before.
+/// Milliseconds that the render world spent on planning, binding, encoding and submitting in the last frame.
 pub const ENCODE_MS: DiagnosticPath = DiagnosticPath::const_new("tensor/encode_ms");
-/// Milliseconds of the device that a frame's kernels took. Measured only while launches are timed
+/// GPU time of a frame's kernels in milliseconds. Only available while launches are timed
 /// ([`TensorDiagnostics::set_timings`]).
 pub const GPU_MS: DiagnosticPath = DiagnosticPath::const_new("tensor/gpu_ms");
-/// Milliseconds that a frame's kernels took on the CPU backend. Measured only while launches are timed.
+/// CPU backend time of a frame's kernels in milliseconds. Only available while launches are timed.
 pub const CPU_MS: DiagnosticPath = DiagnosticPath::const_new("tensor/cpu_ms");
 /// Pipelines compiled so far.
 pub const PIPELINES: DiagnosticPath = DiagnosticPath::const_new("tensor/pipelines");
@@ -45,15 +45,15 @@ pub const PIPELINES: DiagnosticPath = DiagnosticPath::const_new("tensor/pipeline
 pub const PIPELINES_COMPILING: DiagnosticPath = DiagnosticPath::const_new("tensor/pipelines_compiling");
 /// Batches that wait for pipelines or memory.
 pub const BATCHES_WAITING: DiagnosticPath = DiagnosticPath::const_new("tensor/batches_waiting");
-/// Readbacks that are not answered yet.
+/// Readbacks that are pending.
 pub const READBACKS: DiagnosticPath = DiagnosticPath::const_new("tensor/readbacks");
-/// Tensors that left the device since the frame before.
+/// Tensors that were evicted from the device in the last frame.
 pub const EVICTIONS: DiagnosticPath = DiagnosticPath::const_new("tensor/evictions");
 
-/// What a figure is, besides its value.
+/// Path, suffix, and how the value follows from the current and the previous figures.
 type Figure = (DiagnosticPath, &'static str, fn(&TensorFigures, &TensorFigures) -> f64);
 
-/// Figures that follow from this frame's totals and those of the frame before.
+/// Diagnostics that are computed from the figures of the current and the previous frame.
 const FIGURES: [Figure; 12] = [
     (DEVICE_BYTES, " B", |now, _| now.total_device_bytes as f64),
     (TENSOR_BYTES, " B", |now, _| now.device_bytes as f64),
@@ -69,7 +69,7 @@ const FIGURES: [Figure; 12] = [
     (EVICTIONS, "", |now, before| (now.evictions - before.evictions) as f64),
 ];
 
-/// Figures that only times give.
+/// Diagnostics that come from timings.
 const TIMES: [(DiagnosticPath, Backend); 2] = [(GPU_MS, Backend::Gpu), (CPU_MS, Backend::Cpu)];
 
 pub(crate) fn plugin(app: &mut App) {
@@ -82,7 +82,7 @@ pub(crate) fn plugin(app: &mut App) {
     app.add_systems(Last, measure);
 }
 
-/// What the frame before had.
+/// Values of the previous frame.
 #[derive(Default)]
 struct Before {
     figures: Option<TensorFigures>,
@@ -99,7 +99,7 @@ fn measure(tensors: Res<TensorDiagnostics>, mut diagnostics: Diagnostics, mut be
         return;
     }
     for ((path, backend), seen) in TIMES.iter().zip(&mut before.frames) {
-        // Times arrive a frame or more later; each frame counts once.
+        // Times arrive one or more frames late. Each frame is reported once.
         if let Some((frame, time)) = tensors.last_complete_frame(*backend)
             && seen.replace(frame) != Some(frame)
         {

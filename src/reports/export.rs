@@ -1,4 +1,4 @@
-//! A report as files.
+//! Export of reports to files.
 
 use core::time::Duration;
 use std::io;
@@ -10,13 +10,13 @@ use super::{FrameRow, TensorReport, TimedRow};
 use crate::disk::replace_file;
 use crate::ir::Backend;
 
-/// The page: style, script, and a place for the report. It loads nothing, from nowhere.
+/// The HTML page: style, script, and a placeholder for the report. It loads no external resources.
 const PAGE: &str = include_str!("page.html");
-/// Where the report goes in the page.
+/// The placeholder in the page.
 const PLACE: &str = "REPORT_JSON";
 
 impl TensorReport {
-    /// All figures; times in nanoseconds, memory in bytes.
+    /// All figures as JSON. Times are in nanoseconds, memory in bytes.
     pub fn to_json(&self) -> Value {
         json!({
             "adapter": self.adapter,
@@ -53,15 +53,15 @@ impl TensorReport {
         })
     }
 
-    /// One page with charts and tables, which needs nothing but a browser.
+    /// A self-contained HTML page with charts and tables.
     pub fn to_html(&self) -> String {
-        // In a script, `<` could end it.
+        // `</script>` in the data would end the script element.
         let data = self.to_json().to_string().replace('<', "\\u003c");
         PAGE.replacen(PLACE, &data, 1)
     }
 
-    /// Launches over frames in the trace-event format, for Perfetto (<https://ui.perfetto.dev>) or `chrome://tracing`. Each backend is a process, with
-    /// times by its own clock from its first launch on; each pass of a frame is a thread.
+    /// The launches in the trace event format, for Perfetto (<https://ui.perfetto.dev>) or `chrome://tracing`. Each
+    /// backend is a process with its own clock, which starts at its first launch. Each pass of a frame is a thread.
     pub fn to_trace(&self) -> Value {
         let mut events = Vec::new();
         for (process, backend) in [(1, Backend::Gpu), (2, Backend::Cpu)] {
@@ -107,17 +107,17 @@ impl TensorReport {
         json!({ "traceEvents": events, "displayTimeUnit": "ms" })
     }
 
-    /// Writes [`to_json`](Self::to_json) to a file, as a whole.
+    /// Writes [`to_json`](Self::to_json) to a file. An existing file is replaced atomically.
     pub fn save_json(&self, path: impl AsRef<Path>) -> io::Result<()> {
         replace_file(path.as_ref(), format!("{:#}", self.to_json()).as_bytes())
     }
 
-    /// Writes [`to_html`](Self::to_html) to a file, as a whole.
+    /// Writes [`to_html`](Self::to_html) to a file. An existing file is replaced atomically.
     pub fn save_html(&self, path: impl AsRef<Path>) -> io::Result<()> {
         replace_file(path.as_ref(), self.to_html().as_bytes())
     }
 
-    /// Writes [`to_trace`](Self::to_trace) to a file, as a whole.
+    /// Writes [`to_trace`](Self::to_trace) to a file. An existing file is replaced atomically.
     pub fn save_trace(&self, path: impl AsRef<Path>) -> io::Result<()> {
         replace_file(path.as_ref(), self.to_trace().to_string().as_bytes())
     }
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn the_page_loads_nothing() {
         for word in ["http://", "https://", "src=", "@import", "url("] {
-            // The namespace of SVG is a name, not an address.
+            // The SVG namespace is an identifier and is not loaded.
             let page = PAGE.replace("http://www.w3.org/2000/svg", "");
             assert!(!page.contains(word), "{word}");
         }

@@ -1,4 +1,5 @@
-//! What work cost over a while, to keep: as JSON, as one HTML page, and as a trace for Perfetto or `chrome://tracing`.
+//! Reports about tensor work over a period of time, as JSON, as an HTML page, and as a trace for Perfetto or
+//! `chrome://tracing`.
 
 pub mod diagnostic_paths;
 mod export;
@@ -13,86 +14,87 @@ pub(crate) use monitor::plugin;
 use crate::figures::FrameTimeline;
 use crate::ir::Backend;
 
-/// What tensor work cost between [`TensorMonitor::start`] and [`TensorMonitor::stop`]. Plain data; times are `None` or missing where nothing could
-/// be measured, never 0.
+/// The cost of tensor work between [`TensorMonitor::start`] and [`TensorMonitor::stop`]. Kernels, ops and frames that
+/// could not be measured are left out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TensorReport {
-    /// The adapter, or that there is none.
+    /// Name of the adapter, or `no device`.
     pub adapter: String,
-    /// How long it was watched.
+    /// Duration of the measurement.
     pub duration: Duration,
-    /// Frames of the app in that time.
+    /// Number of frames of the app.
     pub frames: u64,
     /// Kernel launches on the device.
     pub launches: u64,
-    /// Kernels run by the CPU backend.
+    /// Kernels that the CPU backend ran.
     pub cpu_kernels: u64,
-    /// Readbacks asked for.
+    /// Readbacks that were requested.
     pub readbacks: u64,
-    /// The render world's time for planning, binding, encoding and submitting.
+    /// Time that the render world spent on planning, binding, encoding and submitting.
     pub encode: Duration,
-    /// The most bytes of the device at a frame's end.
+    /// Peak bytes on the device, sampled once per frame.
     pub peak_device_bytes: u64,
-    /// Tensors that left the device.
+    /// Tensors that were evicted from the device.
     pub evictions: u64,
-    /// Plans made.
+    /// Plans that were built.
     pub plans_built: u64,
-    /// Batches that found their plan.
+    /// Batches that reused a cached plan.
     pub plan_hits: u64,
-    /// Launches of new plans that found their pipeline.
+    /// Launches in new plans that found their pipeline in the cache.
     pub pipeline_hits: u64,
     /// Pipelines that had to be compiled.
     pub pipeline_misses: u64,
-    /// All compilations together.
+    /// Total duration of all compilations.
     pub compile: Duration,
-    /// Pipelines compiled in that time.
+    /// Pipelines that were compiled, longest compilation first.
     pub compiled: Vec<CompiledRow>,
-    /// By kernel and form, the longest first.
+    /// By kernel and variant, highest total time first.
     pub kernels: Vec<TimedRow>,
-    /// By op and where it was recorded, the longest first.
+    /// By op and source location, highest total time first.
     pub ops: Vec<TimedRow>,
-    /// By model, the longest first.
+    /// By model, highest total time first.
     pub models: Vec<ReportedModel>,
-    /// What each frame's kernels took.
+    /// Kernel time of each frame.
     pub timeline: Vec<FrameRow>,
-    /// Bytes of the device over time.
+    /// Total bytes on the device over time.
     pub memory: Vec<(Duration, u64)>,
-    /// Launches with their times, frame by frame, for the trace.
+    /// All launches with their times, by frame, for the trace.
     pub launches_by_frame: Vec<FrameTimeline>,
-    /// Launches that are in all figures but not in the trace, because there were too many.
+    /// Number of launches that are missing in the trace because there were too many. They are included in all other
+    /// figures.
     pub left_out_of_trace: u64,
 }
 
 impl TensorReport {
-    /// How often new plans found their pipelines, from 0 to 1; `None` if none was looked for.
+    /// Pipeline cache hit rate of new plans, from 0 to 1. `None` if there were no lookups.
     pub fn hit_rate(&self) -> Option<f64> {
         let asked = self.pipeline_hits + self.pipeline_misses;
         (asked > 0).then(|| self.pipeline_hits as f64 / asked as f64)
     }
 }
 
-/// A kernel, or an op at one place of the code.
+/// Times of a kernel variant, or of an op at one source location.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimedRow {
-    /// Where it ran.
+    /// The backend it ran on.
     pub backend: Backend,
-    /// The kernel or op.
+    /// Name of the kernel or op.
     pub name: &'static str,
-    /// The kernel's form, or where the op was recorded.
+    /// The variant of the kernel, or the source location of the op.
     pub detail: String,
-    /// How often it was launched and measured.
+    /// Number of measured launches.
     pub launches: u64,
-    /// All launches together.
+    /// Total time of all launches.
     pub total: Duration,
-    /// The shortest.
+    /// Shortest launch.
     pub min: Duration,
-    /// All but a twentieth took no longer; of the last 65,536 launches.
+    /// 95th percentile of the last 65,536 launches.
     pub p95: Duration,
-    /// The longest.
+    /// Longest launch.
     pub max: Duration,
-    /// Bytes read and written, every element once.
+    /// Bytes read and written. Each element is counted once.
     pub bytes: u64,
-    /// The most bytes that one launch read and wrote.
+    /// Highest number of bytes that one launch read and wrote.
     pub peak_bytes: u64,
     /// Arithmetic operations.
     pub flops: u64,
@@ -105,41 +107,41 @@ impl TimedRow {
     }
 }
 
-/// What a model took.
+/// Time and memory of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReportedModel {
-    /// Its name, or what stands for one.
+    /// Its name, or `model` and its entity.
     pub name: String,
-    /// Launches that worked on its tensors, and were measured.
+    /// Number of measured launches that worked on its tensors.
     pub launches: u64,
-    /// Their time.
+    /// Total time of these launches.
     pub total: Duration,
-    /// The most bytes of the device that its tensors were seen to take.
+    /// Peak bytes of its tensors on the device, sampled every few frames.
     pub peak_device_bytes: u64,
 }
 
 /// A pipeline that was compiled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompiledRow {
-    /// The kernel.
+    /// Name of the kernel.
     pub kernel: String,
-    /// Its form.
+    /// Name of the variant.
     pub variant: String,
-    /// How long it took.
+    /// Duration of the compilation.
     pub compile: Duration,
 }
 
-/// What a frame's kernels took.
+/// Kernel times of one frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FrameRow {
-    /// Where they ran.
+    /// The backend they ran on.
     pub backend: Backend,
-    /// The number of the frame on its backend.
+    /// Frame number of the backend.
     pub frame: u64,
-    /// Launches.
+    /// Number of launches.
     pub launches: usize,
-    /// The launches' times together.
+    /// Sum of the launch times.
     pub busy: Duration,
-    /// From the beginning of the first to the end of the last.
+    /// Time from the start of the first launch to the end of the last one.
     pub length: Duration,
 }

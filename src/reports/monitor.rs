@@ -1,4 +1,4 @@
-//! Watches work for a while and adds up.
+//! Collects measurements for a report.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -14,16 +14,16 @@ use crate::pipelines::{PipelineReport, TensorPipelines};
 use crate::support::TensorSupport;
 use crate::tensor::{ModelTensors, Tensor};
 
-/// Launches kept for the trace.
+/// Maximum number of launches in the trace.
 const TRACED: usize = 200_000;
-/// Samples of a row kept for its p95.
+/// Maximum number of samples per row for the 95th percentile.
 const SAMPLES: usize = 65_536;
-/// Samples of memory kept; beyond, every other goes.
+/// Maximum number of memory samples. When it is reached, every second sample is dropped.
 const MEMORY_SAMPLES: usize = 4096;
-/// Frames between two looks at what each model takes.
+/// Number of frames between two samples of the memory use of models.
 const MODEL_FRAMES: u64 = 8;
 
-/// Measures what tensor work costs from [`start`](Self::start) to [`stop`](Self::stop). A resource.
+/// Resource that measures the cost of tensor work between [`start`](Self::start) and [`stop`](Self::stop).
 ///
 /// ```
 /// # use bevy::prelude::*;
@@ -45,14 +45,14 @@ pub struct TensorMonitor {
     running: Option<Running>,
 }
 
-/// What has been added up so far.
+/// State of a running measurement.
 struct Running {
     started: Instant,
     before: TensorFigures,
     pipelines_before: PipelineReport,
     timings_before: bool,
     frames: u64,
-    /// The last frame of each backend that was added up.
+    /// The last frame of each backend that was added.
     seen: [Option<u64>; 2],
     kernels: HashMap<(Backend, &'static str, String), Tally>,
     ops: HashMap<(Backend, &'static str, String), Tally>,
@@ -62,7 +62,7 @@ struct Running {
     spans: usize,
     left_out: u64,
     memory: Vec<(Duration, u64)>,
-    /// Frames from one sample of memory to the next.
+    /// Number of frames between two memory samples.
     stride: u64,
     peak: u64,
 }
@@ -126,19 +126,19 @@ impl TensorMonitor {
         Self { diagnostics, pipelines, adapter: String::new(), running: None }
     }
 
-    /// Whether it is watching.
+    /// Whether a measurement is running.
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Begins to watch, anew if it did already. Launches are timed until [`stop`](Self::stop).
+    /// Starts a measurement. A running one is discarded. Launches are timed until [`stop`](Self::stop).
     pub fn start(&mut self) {
         let timings_before = match &self.running {
             Some(running) => running.timings_before,
             None => self.diagnostics.timings_on(),
         };
         self.diagnostics.set_timings(true);
-        // What was measured before does not count.
+        // Earlier measurements do not count.
         let last = |backend| self.diagnostics.frames_after(backend, None).last().map(|frame| frame.frame);
         self.running = Some(Running {
             started: Instant::now(),
@@ -160,8 +160,8 @@ impl TensorMonitor {
         });
     }
 
-    /// Ends watching and tells what it saw; `None` if it was not watching. Times of the device arrive a frame or two late: those of launches that
-    /// have not arrived are not in it.
+    /// Stops the measurement and returns the report. Returns `None` if no measurement is running. GPU times arrive one
+    /// or two frames late, so launches of the last frames can be missing.
     pub fn stop(&mut self) -> Option<TensorReport> {
         let mut running = self.running.take()?;
         running.add_frames(&self.diagnostics, true);
@@ -206,7 +206,7 @@ impl TensorMonitor {
 }
 
 impl Running {
-    /// Adds frames that are new. The newest may still be arriving, and waits unless this is the end.
+    /// Adds new frames. The newest one may be incomplete and is skipped unless `end` is set.
     fn add_frames(&mut self, diagnostics: &TensorDiagnostics, end: bool) {
         for (backend, seen) in [Backend::Gpu, Backend::Cpu].into_iter().zip([0, 1]) {
             let mut frames = diagnostics.frames_after(backend, self.seen[seen]);
@@ -288,7 +288,7 @@ fn watch(
             if let Some(name) = name.filter(|name| name.as_str() != row.name) {
                 row.name = name.to_string();
             }
-            // Tensors on one storage take its bytes once.
+            // Tensors that share a storage count once.
             let members = members.iter().filter_map(|member| tensors.get(member).ok()).map(Tensor::usage);
             let storages: HashMap<u64, u64> = members.map(|usage| (usage.storage, usage.device_bytes)).collect();
             row.peak_device_bytes = row.peak_device_bytes.max(storages.values().sum());

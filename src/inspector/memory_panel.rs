@@ -1,4 +1,4 @@
-//! Memory by model, by kind, by size class and over time.
+//! The memory panel: memory by model, by kind, by size class and over time.
 
 use bevy_egui::egui;
 use egui_extras::Column;
@@ -10,17 +10,17 @@ use super::{chart, format, style};
 use crate::figures::PoolKind;
 use crate::memory::{AdvisedTensor, MemoryAdvice};
 
-/// A figure of a sample.
+/// A figure of a memory sample.
 type Figure = fn(&MemorySample) -> u64;
 
-/// What the user picked.
+/// State of the memory panel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryState {
-    /// Whether the history shows kinds of memory instead of models.
+    /// Whether the history is split by kind of memory instead of by model.
     pub by_kind: bool,
 }
 
-/// Total and budget, models, the pool, host copies, history; and what can be done about it.
+/// Total and budget, models, history, host memory, buffers, and memory actions.
 pub fn memory_panel(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut MemoryState) -> Vec<InspectorAction> {
     let mut actions = Vec::new();
     let figures = &snapshot.figures;
@@ -30,16 +30,16 @@ pub fn memory_panel(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut
             Some(budget) => format!("{total} of {} on the device", format::bytes(budget)),
             None => format!("{total} on the device, no budget"),
         });
-        ui.weak(format!("at most {} so far", format::bytes(figures.peak_device_bytes)));
+        ui.weak(format!("peak {}", format::bytes(figures.peak_device_bytes)));
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
             let buttons = [
                 (
                     "Recommend",
-                    "Look for the largest tensors, idle ones, and contents that exist twice",
+                    "Find the largest tensors, idle tensors, and tensors with equal contents",
                     InspectorAction::Advise,
                 ),
-                ("Trim", "Give idle buffers back to the device", InspectorAction::Trim),
-                ("Optimise", "Let idle tensors leave now, by the policy", InspectorAction::Optimize),
+                ("Trim", "Free all idle buffers", InspectorAction::Trim),
+                ("Optimise", "Apply the memory policy now: evict idle tensors", InspectorAction::Optimize),
             ];
             for (label, explained, action) in buttons {
                 if ui.button(label).on_hover_text(explained).clicked() {
@@ -56,13 +56,13 @@ pub fn memory_panel(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut
         ui.columns_const(|[left, right]| {
             left.strong("Host");
             let rows = [
-                ("copies of device tensors", format::bytes(figures.host_copy_bytes)),
-                ("tensors of the CPU backend", format::bytes(figures.host_bytes)),
+                ("host copies of GPU tensors", format::bytes(figures.host_copy_bytes)),
+                ("CPU tensors", format::bytes(figures.host_bytes)),
                 ("packed weights", format::bytes(figures.packed_bytes)),
                 ("staging buffers", format::bytes(figures.staging_bytes)),
-                ("tensors moved off the device", format::count(figures.evictions)),
-                ("brought to the host", format::bytes(figures.downloaded_bytes)),
-                ("brought to the device", format::bytes(figures.uploaded_bytes)),
+                ("evictions", format::count(figures.evictions)),
+                ("copied to the host", format::bytes(figures.downloaded_bytes)),
+                ("copied to the device", format::bytes(figures.uploaded_bytes)),
             ];
             style::facts(left, "host", &rows);
             pool(right, snapshot);
@@ -73,7 +73,7 @@ pub fn memory_panel(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut
     actions
 }
 
-/// A bar and a table of what each model takes.
+/// A bar and a table of the memory use of each model.
 fn models(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) {
     let figures = &snapshot.figures;
     let mut parts: Vec<_> = snapshot
@@ -118,7 +118,7 @@ fn models(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) {
     });
 }
 
-/// Areas on top of each other, the budget, and marks where tensors left.
+/// Stacked area chart of memory over time, with the budget and evictions.
 fn history(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut MemoryState) {
     ui.horizontal(|ui| {
         ui.strong("History");
@@ -128,7 +128,7 @@ fn history(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut MemorySt
     let now = snapshot.time;
     let samples: Vec<&MemorySample> = snapshot.history.iter().collect();
     if samples.len() < 2 {
-        ui.weak("The curve begins with the second look, in a moment.");
+        ui.weak("The chart appears after the second sample.");
         return;
     }
     let xs: Vec<f64> = samples.iter().map(|sample| -(now.saturating_sub(sample.time).as_secs_f64())).collect();
@@ -187,7 +187,7 @@ fn history(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut MemorySt
                 below = above;
             }
             for x in evictions {
-                plot.vline(VLine::new("tensors left", x).color(amber).width(1.5).style(LineStyle::dashed_loose()));
+                plot.vline(VLine::new("eviction", x).color(amber).width(1.5).style(LineStyle::dashed_loose()));
             }
             if let Some(budget) = budget.map(mebibytes).filter(|budget| *budget < highest * 4.0) {
                 plot.hline(HLine::new("budget", budget).color(red).width(1.5));
@@ -195,16 +195,16 @@ fn history(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut MemorySt
         });
 }
 
-/// A name that fits a legend.
+/// Shortens a name for the legend.
 fn short(name: &str) -> String {
     if name.chars().count() <= 20 { name.to_owned() } else { name.chars().take(19).chain(['…']).collect() }
 }
 
-/// Buffers by size, in use and idle.
+/// Buffers by size class, in use and idle.
 fn pool(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) {
     ui.strong("Buffers by size");
     if snapshot.pool.is_empty() {
-        ui.weak("None: there is no device, or nothing has run on it.");
+        ui.weak("No buffers: there is no device, or nothing has run on it.");
         return;
     }
     let table = style::table(ui, "pool")
@@ -213,7 +213,7 @@ fn pool(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) {
         .column(Column::remainder().at_least(70.0))
         .column(Column::exact(84.0))
         .columns(Column::exact(54.0), 2);
-    let header = style::heads(table, &["For", "Each", "Used", "Idle"]);
+    let header = style::heads(table, &["Use", "Size", "Used", "Idle"]);
     header.body(|body| {
         body.rows(style::ROW, snapshot.pool.len(), |mut row| {
             let class = snapshot.pool[row.index()];
@@ -234,22 +234,26 @@ fn pool(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) {
     });
 }
 
-/// What could be saved, each with what to do about it.
+/// The results of the memory advisor, with actions.
 fn advice(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, actions: &mut Vec<InspectorAction>) {
     let Some(MemoryAdvice { largest, idle, duplicates }) = &snapshot.advice else { return };
     ui.strong("Recommendations");
     if largest.is_empty() && idle.is_empty() && duplicates.is_empty() {
-        ui.weak("Nothing worth a word: no tensor is larger than 64 KiB.");
+        ui.weak("No recommendations: all tensors are smaller than 64 KiB.");
     }
     for twice in duplicates {
         let names: Vec<String> = twice.tensors.iter().map(advised_name).collect();
-        ui.label(format!("{} could be saved by sharing: {} are equal", format::bytes(twice.bytes), names.join(", ")));
+        ui.label(format!(
+            "sharing would save {}: {} have equal contents",
+            format::bytes(twice.bytes),
+            names.join(", ")
+        ));
     }
-    for (title, list) in [("not used for long", idle), ("among the largest", largest)] {
+    for (title, list) in [("idle", idle), ("large", largest)] {
         for advised in list {
             ui.horizontal(|ui| {
                 let pinned = snapshot.tensor(advised.tensor).is_some_and(|row| row.usage.pinned);
-                if ui.add_enabled(!pinned, egui::Button::new("Spill now").small()).clicked() {
+                if ui.add_enabled(!pinned, egui::Button::new("Evict now").small()).clicked() {
                     actions.push(InspectorAction::Spill(advised.tensor));
                 }
                 let (label, action) = if pinned {

@@ -1,4 +1,4 @@
-//! Backend, frame cost, budget and warnings at a glance.
+//! The overview panel: backend, frame cost, budget and warnings.
 
 use bevy_egui::egui;
 
@@ -12,14 +12,14 @@ use crate::pipelines::PipelineState;
 use crate::support::AdapterFacts;
 use crate::tensor::Residency;
 
-/// Where work runs and why, what a frame costs, how much of the budget is used, and what is wrong.
+/// The backend and why it was chosen, the cost of a frame, the use of the budget, and warnings.
 pub fn overview_panel(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) -> Vec<InspectorAction> {
     let mut actions = Vec::new();
     let Some(support) = &snapshot.support else {
         style::empty(
             ui,
             "No tensor backend yet",
-            "Add TensorComputePlugin to the app; figures appear with its first frame.",
+            "Add TensorComputePlugin to the app. Figures appear after its first frame.",
         );
         return actions;
     };
@@ -42,15 +42,15 @@ pub fn overview_panel(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) -> Vec<In
         budget(ui, snapshot);
         ui.add_space(8.0);
         ui.columns_const(|[left, right]| {
-            left.strong("Work so far");
+            left.strong("Total work");
             style::facts(left, "work", &work(snapshot));
-            right.strong("Built (a steady frame adds nothing)");
+            right.strong("Created (constant once the work repeats)");
             style::facts(right, "built", &built(snapshot));
         });
         ui.add_space(8.0);
         let mut debug = snapshot.debug;
         let explained =
-            "Plans are logged, launches named for GPU tools, and NaN or infinity traced to the op that made it. Slow.";
+            "Logs plans, names launches for GPU tools, and reports the op that first produces a NaN or an infinity. Slow.";
         if ui.checkbox(&mut debug, "Debug mode").on_hover_text(explained).changed() {
             actions.push(InspectorAction::SetDebug(debug));
         }
@@ -69,7 +69,7 @@ fn frame(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) {
     let uses_gpu = snapshot.support.as_ref().is_some_and(|support| support.backend == Backend::Gpu);
     if uses_gpu || cost.gpu.is_some() {
         tiles.push(("kernels, GPU", format::known(cost.gpu)));
-        tiles.push(("handing over", format::time(cost.encode)));
+        tiles.push(("encoding", format::time(cost.encode)));
         tiles.push(("launches", format!("{:.1}", cost.dispatches)));
     }
     if !uses_gpu || cost.cpu.is_some() {
@@ -89,7 +89,7 @@ fn frame(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) {
     });
 }
 
-/// How much of the device tensors take.
+/// The device memory in use.
 fn budget(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) {
     let figures = &snapshot.figures;
     let parts = [
@@ -106,7 +106,7 @@ fn budget(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) {
         }
         None => (
             figures.peak_device_bytes,
-            format!("{total}, no budget; at most {} so far", { format::bytes(figures.peak_device_bytes) }),
+            format!("{total}, no budget, peak {}", { format::bytes(figures.peak_device_bytes) }),
         ),
     };
     ui.strong("Device memory");
@@ -129,7 +129,7 @@ fn work(snapshot: &InspectorSnapshot) -> [(&'static str, String); 5] {
         ("batches", format::count(figures.batches_run)),
         ("launches", format::count(figures.dispatches + figures.cpu_steps)),
         ("passes / submissions", format!("{} / {}", format::count(figures.passes), format::count(figures.submits))),
-        ("readbacks", format!("{} ({} on their way)", format::count(figures.readbacks), figures.readbacks_now)),
+        ("readbacks", format!("{} ({} pending)", format::count(figures.readbacks), figures.readbacks_now)),
         ("on the host", {
             let (tensors, copies) = (format::bytes(figures.host_bytes), format::bytes(figures.host_copy_bytes));
             format!("{tensors} CPU tensors, {copies} copies")
@@ -140,14 +140,14 @@ fn work(snapshot: &InspectorSnapshot) -> [(&'static str, String); 5] {
 fn built(snapshot: &InspectorSnapshot) -> [(&'static str, String); 5] {
     let figures = &snapshot.figures;
     [
-        ("plans", format!("{} ({} found again)", format::count(figures.plans_built), format::count(figures.plan_hits))),
+        ("plans", format!("{} ({} reused)", format::count(figures.plans_built), format::count(figures.plan_hits))),
         ("pipelines", {
             let built = format::count(figures.pipelines_built);
             format!("{built} ({} compiling)", figures.pipelines_compiling_now)
         }),
         ("buffers", {
             let reused = format::count(figures.buffers_reused);
-            format!("{} ({reused} used again)", format::count(figures.buffers_allocated))
+            format!("{} ({reused} reused)", format::count(figures.buffers_allocated))
         }),
         ("bind groups", format::count(figures.bind_groups_made)),
         ("staging", format::bytes(figures.staging_bytes)),
@@ -165,9 +165,9 @@ fn device(ui: &mut egui::Ui, adapter: &AdapterFacts) {
         ("subgroups", subgroup),
         ("largest buffer", format::bytes(limits.max_buffer_size)),
         ("largest binding", format::bytes(limits.max_storage_buffer_binding_size)),
-        ("storage buffers a stage", limits.max_storage_buffers_per_shader_stage.to_string()),
+        ("storage buffers per stage", limits.max_storage_buffers_per_shader_stage.to_string()),
         ("workgroup memory", format::bytes(u64::from(limits.max_compute_workgroup_storage_size))),
-        ("threads a workgroup", limits.max_compute_invocations_per_workgroup.to_string()),
+        ("threads per workgroup", limits.max_compute_invocations_per_workgroup.to_string()),
     ];
     style::facts(ui, "limits", &rows);
     let features: Vec<String> =
@@ -175,7 +175,7 @@ fn device(ui: &mut egui::Ui, adapter: &AdapterFacts) {
     ui.label(egui::RichText::new(features.join(" · ")).weak());
 }
 
-/// What a person should know.
+/// Conditions that the user should know about.
 fn warnings(snapshot: &InspectorSnapshot) -> Vec<String> {
     let mut warnings = Vec::new();
     let figures = &snapshot.figures;
@@ -183,26 +183,27 @@ fn warnings(snapshot: &InspectorSnapshot) -> Vec<String> {
         && support.backend == Backend::Gpu
     {
         if support.adapter.as_ref().is_some_and(|adapter| adapter.software) {
-            warnings.push("The adapter is a CPU in disguise: the CPU backend would be faster.".to_owned());
+            warnings.push("The adapter is a software renderer. The CPU backend is probably faster.".to_owned());
         }
         if snapshot.sources.contains(&(Some(Backend::Gpu), TimingSource::Unsupported)) {
-            warnings.push("The device has no clock for kernels, so there are no GPU times.".to_owned());
+            warnings.push("The device has no timestamps, so there are no GPU timings.".to_owned());
         }
     }
     if let Some(budget) = snapshot.settings.budget {
         let per_cent = (figures.total_device_bytes - figures.pool_idle_bytes) * 100 / budget.max(1);
         if per_cent >= u64::from(snapshot.settings.pressure[0]) {
-            warnings
-                .push(format!("{per_cent} % of the memory budget is in use; idle tensors will be moved to the host."));
+            warnings.push(format!("{per_cent} % of the memory budget is in use. Tensors are evicted when it is full."));
         }
     }
     let lost = snapshot.tensors.iter().filter(|row| row.usage.residency == Residency::Lost).count();
     if lost > 0 {
-        warnings.push(format!("{lost} tensors were lost with their device: write them whole to make them good again."));
+        warnings.push(format!(
+            "{lost} tensors lost their content with the device. Write them completely to use them again."
+        ));
     }
     let failed = snapshot.pipelines.pipelines.iter().filter(|pipeline| pipeline.state == PipelineState::Failed).count();
     if failed > 0 {
-        warnings.push(format!("{failed} pipelines did not compile; the Pipelines panel says why."));
+        warnings.push(format!("{failed} pipelines did not compile. See the Pipelines panel."));
     }
     if figures.batches_waiting_now > 0 {
         warnings.push(format!("{} batches wait for pipelines or memory.", figures.batches_waiting_now));

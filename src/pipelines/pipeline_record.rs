@@ -1,4 +1,4 @@
-//! The state of one pipeline: whoever compiles it writes here, whoever looks reads it.
+//! The state of one pipeline, shared between the compile thread and reports.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::{PipelineInfo, PipelineState};
 use crate::mailbox::ListedKernel;
 
-/// Whoever compiles a pipeline writes down here what happens; whoever looks reads it.
+/// The state of one pipeline. The compile thread writes it, reports read it.
 #[derive(Debug)]
 pub(crate) struct PipelineRecord {
     pub id: u64,
@@ -15,7 +15,7 @@ pub(crate) struct PipelineRecord {
     pub offered: bool,
     pub hits: AtomicU64,
     launches: AtomicU64,
-    /// Nanoseconds after the registry's start, plus one; 0 if never.
+    /// Nanoseconds since the start of the registry, plus 1. 0 if never used.
     used: AtomicU64,
     progress: Mutex<Progress>,
 }
@@ -58,13 +58,13 @@ impl PipelineRecord {
         progress.builds += 1;
     }
 
-    /// A compilation that changed nothing: the pipeline that was there stays, and so does the complaint.
+    /// A recompilation failed. The old pipeline stays in use, and the error is kept.
     pub(crate) fn keep_old(&self, error: String) {
         let mut progress = self.progress();
         (progress.state, progress.error) = (PipelineState::Ready, Some(error));
     }
 
-    /// When it was last used, as nanoseconds after the registry's start.
+    /// Time of the last use, as nanoseconds since the start of the registry, plus 1. 0 if never used.
     pub(crate) fn last_use(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What the last batch's ops became: launches, the scratch memory they share, and what was not joined, and why.
+//! The plan panel: the launches of the last plan, their scratch memory, and ops that were not fused.
 
 use bevy_egui::egui;
 use egui_extras::Column;
@@ -9,20 +9,20 @@ use super::{format, style};
 use crate::figures::{PlanReport, Unfused};
 use crate::ir::Backend;
 
-/// What the user picked.
+/// State of the plan panel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanState {
-    /// What a launch's kernel or ops must contain.
+    /// Search text for kernel and op names.
     pub search: String,
-    /// The backend whose plan is shown, where both have one.
+    /// The backend whose plan is shown, if both backends have one.
     pub backend: Option<Backend>,
 }
 
-/// Recorded ops, the launches they were joined into, and the scratch memory they share.
+/// Recorded ops, the launches they were fused into, and their scratch memory.
 pub fn plan_panel(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut PlanState) -> Vec<InspectorAction> {
     let chosen = state.backend.and_then(|backend| snapshot.plans.iter().find(|plan| plan.0 == backend));
     let Some((backend, report)) = chosen.or(snapshot.plans.first()) else {
-        style::empty(ui, "No plan yet", "The plan of the last batch appears once ops have been recorded and run.");
+        style::empty(ui, "No plan yet", "The last plan appears after ops were recorded and run.");
         return Vec::new();
     };
     ui.horizontal_wrapped(|ui| {
@@ -44,13 +44,13 @@ pub fn plan_panel(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut P
         ));
     });
     ui.weak(format!(
-        "{} of scratch memory for {} of values; no packing could do with less than {}",
+        "{} of scratch memory for {} of values (lower bound: {})",
         format::bytes(report.scratch_bytes as u64),
         format::bytes(report.unpacked_scratch_bytes as u64),
         format::bytes(report.live_scratch_bytes as u64),
     ));
     if report.steps.is_empty() {
-        style::empty(ui, "Nothing to launch", "The batch only moved or read memory.");
+        style::empty(ui, "Nothing to launch", "The batch only copied or read memory.");
         return Vec::new();
     }
     let reserved = if report.unfused.is_empty() { 44.0 } else { (ui.available_height() * 0.3).clamp(70.0, 220.0) };
@@ -61,10 +61,10 @@ pub fn plan_panel(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut P
     });
     ui.separator();
     if report.unfused.is_empty() {
-        ui.weak("Nothing elementwise went through memory between two launches.");
+        ui.weak("All elementwise ops were fused.");
         return Vec::new();
     }
-    ui.strong(format!("{} values went through memory between two launches", report.unfused.len()));
+    ui.strong(format!("{} values are passed through memory between two launches", report.unfused.len()));
     let row_height = ui.text_style_height(&egui::TextStyle::Body);
     egui::ScrollArea::vertical().id_salt("unfused").auto_shrink([false, false]).show_rows(
         ui,
@@ -86,7 +86,7 @@ fn launches(ui: &mut egui::Ui, report: &PlanReport, search: &str) {
     };
     let shown: Vec<usize> = (0..report.steps.len()).filter(fits).collect();
     if shown.is_empty() {
-        style::empty(ui, "No launch fits the search", "Kernels and ops are searched.");
+        style::empty(ui, "No launch matches the search", "The search covers kernel and op names.");
         return;
     }
     let table = style::table(ui, "plan")
@@ -99,7 +99,7 @@ fn launches(ui: &mut egui::Ui, report: &PlanReport, search: &str) {
         .column(Column::exact(150.0))
         .column(Column::exact(140.0).clip(true));
     let header = table.header(style::ROW, |mut header| {
-        for title in ["#", "Kernel", "Ops in it", "Bytes", "MFLOP", "Scratch written", "Recorded at"] {
+        for title in ["#", "Kernel", "Ops", "Bytes", "MFLOP", "Scratch written", "Recorded at"] {
             header.col(|ui| {
                 ui.strong(title);
             });
@@ -131,10 +131,10 @@ fn launches(ui: &mut egui::Ui, report: &PlanReport, search: &str) {
     });
 }
 
-/// Where in the scratch memory a launch writes.
+/// Draws the ranges of scratch memory that a launch writes.
 fn scratch(ui: &mut egui::Ui, parts: &[core::ops::Range<usize>], whole: usize) {
     if parts.is_empty() || whole == 0 {
-        ui.weak("into tensors");
+        ui.weak("tensors only");
         return;
     }
     let (rect, response) = ui.allocate_exact_size(egui::vec2(ui.available_width(), 10.0), egui::Sense::hover());

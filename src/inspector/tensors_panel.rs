@@ -1,4 +1,4 @@
-//! Every tensor under its model, searchable and sortable; one of them in detail.
+//! The tensors panel: a searchable table of all tensors by model, and the selected tensor in detail.
 
 use core::time::Duration;
 
@@ -13,43 +13,43 @@ use super::tensor_view::{TensorViewState, tensor_view};
 use super::{format, style};
 use crate::tensor::Residency;
 
-/// What tensors are sorted by, within their model.
+/// The sort order of tensors within a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TensorSort {
-    /// Their name.
+    /// By name.
     Name,
-    /// Their shape, by its number of elements.
+    /// By number of elements.
     Shape,
-    /// Their element type.
+    /// By element type.
     Type,
-    /// The bytes of their storage.
+    /// By bytes of the storage.
     Bytes,
-    /// Where they are.
+    /// By location.
     Residency,
-    /// How many tensors share their storage.
+    /// By number of tensors that share the storage.
     Owners,
-    /// When they were last used.
+    /// By last use.
     LastUse,
 }
 
-/// What the user picked.
+/// State of the tensors panel.
 #[derive(Clone, Debug)]
 pub struct TensorsState {
-    /// What the name, the model's name, the type or the shape must contain.
+    /// Search text for names, model names, types and shapes.
     pub search: String,
-    /// By what, and whether the other way round than from low to high.
+    /// Sort column, and whether the order is descending.
     pub sort: (TensorSort, bool),
-    /// The tensor shown in detail.
+    /// The selected tensor.
     pub selected: Option<Entity>,
-    /// Whether its values are read again and again.
+    /// Whether its values are read repeatedly.
     pub live: bool,
-    /// The shortest time between two readings.
+    /// Minimum interval between two readbacks.
     pub interval: Duration,
-    /// Whether its values are to be read once.
+    /// Whether its values should be read once.
     pub read_now: bool,
-    /// Models whose tensors are folded away.
+    /// Models whose tensors are collapsed.
     pub folded: HashSet<Option<Entity>>,
-    /// How its values are looked at.
+    /// State of the view of its values.
     pub(super) view: TensorViewState,
     listed: Listed,
 }
@@ -70,24 +70,24 @@ impl Default for TensorsState {
     }
 }
 
-/// The lines of the table, made anew only when something changed: with ten thousand tensors that is too much for every frame.
+/// The rows of the table. They are only rebuilt on a change, because ten thousand tensors are too many for every frame.
 #[derive(Clone, Debug, Default)]
 struct Listed {
     key: Option<(u64, String, (TensorSort, bool), usize)>,
     lines: Vec<Line>,
-    /// Tensors that fit the search.
+    /// Number of tensors that match the search.
     found: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
-    /// A model, by its place in the snapshot, and how many of its tensors fit.
+    /// A model: its index in the snapshot, and how many of its tensors match.
     Model(usize, usize),
-    /// A tensor, by its place in the snapshot.
+    /// A tensor: its index in the snapshot.
     Tensor(usize),
 }
 
-/// All tensors, and the values of the one that is selected.
+/// All tensors, and the values of the selected one.
 pub fn tensors_panel(
     ui: &mut egui::Ui,
     snapshot: &InspectorSnapshot,
@@ -104,7 +104,7 @@ pub fn tensors_panel(
         });
     });
     if snapshot.tensors.is_empty() && state.selected.is_none() {
-        style::empty(ui, "No tensors", "Spawn an entity with a Tensor component and it appears here.");
+        style::empty(ui, "No tensors", "Entities with a Tensor component are listed here.");
         return actions;
     }
     let whole = ui.available_height();
@@ -125,7 +125,7 @@ pub fn tensors_panel(
         }
         None => {
             ui.horizontal(|ui| {
-                ui.label(format!("Tensor {selected} is gone: it was despawned while it was selected."));
+                ui.label(format!("Tensor {selected} was despawned while it was selected."));
                 if ui.button("Close").clicked() {
                     state.selected = None;
                 }
@@ -135,7 +135,7 @@ pub fn tensors_panel(
     actions
 }
 
-/// Brings the lines up to date.
+/// Rebuilds the rows if something changed.
 fn list(snapshot: &InspectorSnapshot, state: &mut TensorsState) {
     let key = (snapshot.revision, state.search.clone(), state.sort, state.folded.len());
     if state.listed.key.as_ref() == Some(&key) {
@@ -200,7 +200,7 @@ pub(super) fn residency(residency: Residency) -> &'static str {
 fn table(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut TensorsState) {
     let lines = core::mem::take(&mut state.listed.lines);
     if lines.is_empty() {
-        style::empty(ui, "No tensor fits the search", "Names, models, types and shapes are searched.");
+        style::empty(ui, "No tensor matches the search", "The search covers names, models, types and shapes.");
     } else {
         let table = style::table(ui, "tensors")
             .auto_shrink([false, false])
@@ -216,7 +216,7 @@ fn table(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut TensorsSta
             ("Shape", TensorSort::Shape, false),
             ("Type", TensorSort::Type, false),
             ("Bytes", TensorSort::Bytes, true),
-            ("Where", TensorSort::Residency, false),
+            ("Location", TensorSort::Residency, false),
             ("Shared", TensorSort::Owners, true),
             ("Last use", TensorSort::LastUse, false),
         ];
@@ -243,7 +243,7 @@ fn model_line(
     let model = &snapshot.models[i];
     let folded = state.folded.contains(&model.model);
     row.col(|ui| {
-        let (icon, verb) = if folded { ("⏵", "Unfold") } else { ("⏷", "Fold") };
+        let (icon, verb) = if folded { ("⏵", "Expand") } else { ("⏷", "Collapse") };
         if style::icon_button(ui, icon, &format!("{verb} {}", model.name)).clicked() {
             if folded {
                 state.folded.remove(&model.model);
@@ -295,7 +295,7 @@ fn tensor_line(row: &mut egui_extras::TableRow<'_, '_>, tensor: &TensorRow, now:
     });
 }
 
-/// The selected tensor; whether it is to be closed.
+/// The selected tensor in detail. Returns whether it was closed.
 fn detail(
     ui: &mut egui::Ui,
     row: &TensorRow,
@@ -310,9 +310,9 @@ fn detail(
             if ui.button("Read now").on_hover_text("Read the values once").clicked() {
                 actions.push(InspectorAction::Read);
             }
-            ui.checkbox(&mut state.live, "Live").on_hover_text("Read again twice a second");
+            ui.checkbox(&mut state.live, "Live").on_hover_text("Read the values repeatedly");
             let pinned = row.usage.pinned;
-            if ui.add_enabled(!pinned, egui::Button::new("Spill now")).on_hover_text("Move it to the host").clicked() {
+            if ui.add_enabled(!pinned, egui::Button::new("Evict now")).on_hover_text("Evict it to the host").clicked() {
                 actions.push(InspectorAction::Spill(row.entity));
             }
             let (label, action) = if pinned {
@@ -320,7 +320,7 @@ fn detail(
             } else {
                 ("Pin", InspectorAction::Pin(row.entity))
             };
-            if ui.button(label).on_hover_text("Whether it may leave the device").clicked() {
+            if ui.button(label).on_hover_text("Pinned tensors are not evicted from the device").clicked() {
                 actions.push(action);
             }
             ui.with_layout(egui::Layout::left_to_right(egui::Align::Center), |ui| {
@@ -331,7 +331,7 @@ fn detail(
     let owners = if row.owners > 1 { format!(", shared by {} tensors", row.owners) } else { String::new() };
     ui.horizontal_wrapped(|ui| {
         ui.weak(format!(
-            "{} {} · {} on the {}{owners} · of {} · used {}",
+            "{} {} · {} on the {}{owners} · model: {} · last use: {}",
             row.dtype.name(),
             format::shape(&row.shape),
             format::bytes(row.usage.bytes),

@@ -1,4 +1,4 @@
-//! How long kernels take.
+//! The kernels panel: kernel timings and the timeline of one frame.
 
 use core::time::Duration;
 
@@ -13,35 +13,35 @@ use super::{chart, format, style};
 use crate::figures::{KernelTiming, TimingReport, TimingSource};
 use crate::ir::Backend;
 
-/// What kernels are sorted by.
+/// The sort order of the kernels table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KernelSort {
-    /// Their name.
+    /// By name.
     Name,
-    /// The latest time.
+    /// By most recent time.
     Last,
-    /// The mean time.
+    /// By mean time.
     Mean,
-    /// What all but a twentieth stay below.
+    /// By 95th percentile.
     P95,
-    /// The share of the frames' time.
+    /// By share of the total kernel time.
     Share,
-    /// How often they were launched.
+    /// By number of launches.
     Launches,
-    /// Bytes moved in a second.
+    /// By bandwidth.
     Bandwidth,
-    /// Operations in a second.
+    /// By arithmetic throughput.
     Flops,
 }
 
-/// What the user picked.
+/// State of the kernels panel.
 #[derive(Clone, Debug)]
 pub struct KernelsState {
-    /// What the kernel's name or form must contain.
+    /// Search text for kernel and variant names.
     pub search: String,
-    /// By what, and whether from high to low.
+    /// Sort column, and whether the order is descending.
     pub sort: (KernelSort, bool),
-    /// The frame shown as bars.
+    /// The timeline below the table.
     pub(super) timeline: TimelineState,
 }
 
@@ -51,7 +51,7 @@ impl Default for KernelsState {
     }
 }
 
-/// A table of kernels, the slowest op, and one frame as bars.
+/// A table of kernels, the slowest op, and the timeline of one frame.
 pub fn kernels_panel(
     ui: &mut egui::Ui,
     snapshot: &InspectorSnapshot,
@@ -64,15 +64,15 @@ pub fn kernels_panel(
         let hint = if on_gpu && source(Backend::Gpu) == Some(TimingSource::Unsupported) {
             "This device has no timestamps, so GPU kernels cannot be timed."
         } else {
-            "Times appear once tensor work has run with the inspector open."
+            "Timings appear after tensor work has run while the inspector is open."
         };
-        style::empty(ui, "No times yet", hint);
+        style::empty(ui, "No timings yet", hint);
         return actions;
     };
     let shares = shares(timings);
     ui.horizontal_wrapped(|ui| {
         style::search(ui, &mut state.search, "Search kernels");
-        if ui.button("Clear").on_hover_text("Forget what was measured").clicked() {
+        if ui.button("Clear").on_hover_text("Delete all timings").clicked() {
             actions.push(InspectorAction::ClearTimings);
         }
         if let Some(op) = timings.ops.iter().max_by_key(|op| op.stats.mean) {
@@ -95,7 +95,7 @@ pub fn kernels_panel(
     ui.allocate_ui(egui::vec2(ui.available_width(), height), |ui| {
         ui.set_min_height(height);
         if kernels.is_empty() {
-            style::empty(ui, "No kernel fits the search", "Names and forms are searched.");
+            style::empty(ui, "No kernel matches the search", "The search covers kernel and variant names.");
         } else {
             table(ui, &kernels, snapshot, &shares, state);
         }
@@ -109,7 +109,7 @@ fn key(kernel: &KernelTiming) -> KernelKey {
     (kernel.backend, kernel.kernel, kernel.variant.clone())
 }
 
-/// Each kernel's part of the time of all launches in the frames that are kept, by backend.
+/// The share of each kernel in the launch time of the kept frames, by backend.
 fn shares(timings: &TimingReport) -> HashMap<KernelKey, f64> {
     let mut times: HashMap<KernelKey, Duration> = HashMap::default();
     let mut totals: HashMap<Backend, Duration> = HashMap::default();

@@ -1,4 +1,4 @@
-//! Compiled kernels: state, cost, the form that was chosen and why, the text.
+//! The pipelines panel: state, cost, chosen variant and WGSL source of pipelines.
 
 use bevy_egui::egui;
 use egui_extras::Column;
@@ -8,31 +8,31 @@ use super::snapshot::InspectorSnapshot;
 use super::{format, style};
 use crate::pipelines::{CacheFound, PipelineInfo, PipelineState, TuneOutcome};
 
-/// What pipelines are sorted by.
+/// The sort order of the pipelines table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PipelineSort {
-    /// Their kernel's name.
+    /// By kernel name.
     Kernel,
-    /// How far they are.
+    /// By state.
     State,
-    /// How often a new plan found them.
+    /// By number of cache hits.
     Hits,
-    /// Launches.
+    /// By number of launches.
     Launches,
-    /// How long they took to compile.
+    /// By compile time.
     Compile,
-    /// How long they have not been used.
+    /// By time since the last use.
     Idle,
 }
 
-/// What the user picked.
+/// State of the pipelines panel.
 #[derive(Clone, Debug)]
 pub struct PipelinesState {
-    /// What the kernel's name or form must contain.
+    /// Search text for kernel and variant names.
     pub search: String,
-    /// By what, and whether from high to low.
+    /// Sort column, and whether the order is descending.
     pub sort: (PipelineSort, bool),
-    /// The pipeline shown in detail, by [`PipelineInfo::id`].
+    /// The selected pipeline, by [`PipelineInfo::id`].
     pub selected: Option<u64>,
 }
 
@@ -42,7 +42,7 @@ impl Default for PipelinesState {
     }
 }
 
-/// The cache, one line for each pipeline, and the text of the one that is selected.
+/// Cache statistics, a table of pipelines, and the source of the selected one.
 pub fn pipelines_panel(
     ui: &mut egui::Ui,
     snapshot: &InspectorSnapshot,
@@ -54,31 +54,33 @@ pub fn pipelines_panel(
         style::empty(
             ui,
             "No pipelines",
-            "Kernels are compiled when work first needs them on the GPU; the CPU backend has none.",
+            "Pipelines are compiled when GPU work first needs them. The CPU backend has none.",
         );
         return actions;
     }
     ui.horizontal_wrapped(|ui| {
         style::search(ui, &mut state.search, "Search pipelines");
-        if ui.button("Trim").on_hover_text("Give up pipelines that no plan uses").clicked() {
+        if ui.button("Trim").on_hover_text("Drop pipelines that no plan uses").clicked() {
             actions.push(InspectorAction::TrimPipelines);
         }
         let asked = (report.hits + report.misses).max(1);
         ui.weak(format!(
-            "{} pipelines · {} hits, {} misses ({:.0} %) · compiled for {} in all{}{}",
+            "{} pipelines · {} hits, {} misses ({:.0} %) · total compile time {}{}{}",
             report.pipelines.len(),
             format::count(report.hits),
             format::count(report.misses),
             report.hits as f64 * 100.0 / asked as f64,
             format::time(report.compile),
-            if report.in_flight > 0 { format!(" · {} on their way", report.in_flight) } else { String::new() },
-            if report.evicted > 0 { format!(" · {} given up", report.evicted) } else { String::new() },
+            if report.in_flight > 0 { format!(" · {} in progress", report.in_flight) } else { String::new() },
+            if report.evicted > 0 { format!(" · {} evicted", report.evicted) } else { String::new() },
         ));
     });
     if let Some(file) = &report.file {
         let found = match &file.found {
-            CacheFound::Nothing => "there was none at the start".to_owned(),
-            CacheFound::Read { pipelines, tuned } => format!("{pipelines} pipelines and {tuned} choices were in it"),
+            CacheFound::Nothing => "did not exist at startup".to_owned(),
+            CacheFound::Read { pipelines, tuned } => {
+                format!("contained {pipelines} pipelines and {tuned} tuning results")
+            }
             CacheFound::Ignored(why) => format!("ignored: {why}"),
         };
         style::cut(ui, egui::RichText::new(format!("Cache file {} · {found}", file.path.display())).weak());
@@ -96,7 +98,7 @@ pub fn pipelines_panel(
     ui.allocate_ui(egui::vec2(ui.available_width(), height), |ui| {
         ui.set_min_height(height.max(80.0));
         if pipelines.is_empty() {
-            style::empty(ui, "No pipeline fits the search", "Kernels and forms are searched.");
+            style::empty(ui, "No pipeline matches the search", "The search covers kernel and variant names.");
         } else {
             table(ui, &pipelines, state);
         }
@@ -186,13 +188,17 @@ fn detail(
         state_label(ui, pipeline);
         ui.weak(format!("compiled {} times", pipeline.builds));
         if pipeline.offered {
-            ui.weak("· offered by the cache file");
+            ui.weak("· found in the cache file");
         }
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
             if style::icon_button(ui, "❌", "Close the pipeline").clicked() {
                 state.selected = None;
             }
-            if ui.button("Rebuild").on_hover_text("Compile it again; the old one works until then").clicked() {
+            if ui
+                .button("Rebuild")
+                .on_hover_text("Compile it again. The old pipeline stays in use until then")
+                .clicked()
+            {
                 actions.push(InspectorAction::Rebuild(pipeline.id));
             }
             if let Some((_, text)) = snapshot.source.as_ref().filter(|source| source.0 == pipeline.id)
@@ -208,7 +214,7 @@ fn detail(
         ui.add(egui::Label::new(egui::RichText::new(text).monospace().color(style::bad(ui))).wrap());
     }
     let Some((_, text)) = snapshot.source.as_ref().filter(|source| source.0 == pipeline.id) else {
-        ui.weak("The text appears in a moment.");
+        ui.weak("The source is loading.");
         return;
     };
     let lines: Vec<&str> = text.lines().collect();
@@ -232,26 +238,23 @@ fn detail(
     );
 }
 
-/// The line that a compiler's message names: naga writes `wgsl:12:5`.
+/// The line number in a compiler message. naga writes `wgsl:12:5`.
 fn error_line(pipeline: &PipelineInfo) -> Option<usize> {
     let text = pipeline.error.as_deref()?;
     let (_, rest) = text.split_once("wgsl:").or_else(|| text.split_once("line "))?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Why a kernel has the form it has.
+/// Explains why the variant was chosen.
 fn why(pipeline: &PipelineInfo, tuned: &[TuneOutcome]) -> String {
     if pipeline.variant.is_empty() {
-        return "This kernel has one form only.".to_owned();
+        return "This kernel has only one variant.".to_owned();
     }
     let outcome = tuned.iter().rev().find(|outcome| {
         outcome.kernel == &*pipeline.kernel && outcome.forms.iter().any(|form| form.variant == *pipeline.variant)
     });
     let Some(outcome) = outcome else {
-        return format!(
-            "Form \"{}\": the default of this adapter for this size; it was not measured.",
-            pipeline.variant
-        );
+        return format!("Variant \"{}\": the default for this adapter and size. Not measured.", pipeline.variant);
     };
     let time = |variant: &str| {
         let form = outcome.forms.iter().find(|form| form.variant == variant);
@@ -260,18 +263,21 @@ fn why(pipeline: &PipelineInfo, tuned: &[TuneOutcome]) -> String {
     let (chosen, default) = (time(&outcome.chosen), time(&outcome.default));
     match (*outcome.chosen == *pipeline.variant, outcome.chosen == outcome.default) {
         (true, true) => format!(
-            "Form \"{}\": the default, and the fastest of {} measured ({chosen}).",
+            "Variant \"{}\": the default, and the fastest of {} measured ({chosen}).",
             { &pipeline.variant },
             outcome.forms.len()
         ),
         (true, false) => {
-            format!("Form \"{}\": measured {chosen}, where the default \"{}\" takes {default}.", pipeline.variant, {
+            format!("Variant \"{}\": measured {chosen}. The default \"{}\" takes {default}.", pipeline.variant, {
                 &outcome.default
             })
         }
         (false, _) => {
             let own = time(&pipeline.variant);
-            format!("Form \"{}\": measured {own}; \"{}\" was chosen ({chosen}).", pipeline.variant, outcome.chosen)
+            format!(
+                "Variant \"{}\": measured {own}. The chosen variant is \"{}\" ({chosen}).",
+                pipeline.variant, outcome.chosen
+            )
         }
     }
 }
