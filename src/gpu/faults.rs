@@ -1,4 +1,4 @@
-//! What launches counted: positions out of range, and, in debug mode, numbers that are not finite.
+//! Fault counters of launches: positions out of range and, in debug mode, NaNs and infinities.
 
 use core::panic::Location;
 use std::sync::Arc;
@@ -8,16 +8,17 @@ use crossbeam_channel::Sender;
 use super::buffers::DeviceBuffer;
 use crate::error::{RunError, TensorFault};
 
-/// When an operand was looked at.
+/// When a debug check looks at an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// Before the step that reads it.
+    /// Before the step reads it.
     Before,
-    /// After the step that wrote it.
+    /// After the step has written it.
     After,
 }
 
-/// A launch that counts: its step's own positions, or, as a [`Look`], NaNs and infinities.
+/// A launch with a fault counter: a kernel that counts positions out of range, or a debug check that counts NaNs and
+/// infinities.
 #[derive(Clone, Debug)]
 pub(crate) struct Watched {
     pub step: usize,
@@ -27,7 +28,7 @@ pub(crate) struct Watched {
     pub site: &'static Location<'static>,
 }
 
-/// Reports what launches counted, when the counters have arrived.
+/// Reports the faults of a batch when the counters have arrived.
 pub(crate) fn watch_faults(
     staging: Arc<DeviceBuffer>,
     stride: usize,
@@ -43,7 +44,7 @@ pub(crate) fn watch_faults(
         let view = staging.buffer.slice(..bytes).get_mapped_range();
         let words: &[u32] = bytemuck::cast_slice(&view);
         for error in errors(&watched, words, stride) {
-            // The main world may have ended.
+            // Fails only when the main world is gone.
             let _ = faults.send(TensorFault::Run(error));
         }
         drop(view);
@@ -51,7 +52,8 @@ pub(crate) fn watch_faults(
     });
 }
 
-/// Every launch with positions out of range, and the first step that made a number that is not finite of numbers that were.
+/// One error for every launch with positions out of range, and one for the first step that made NaNs or infinities from
+/// finite operands.
 fn errors(watched: &[Watched], words: &[u32], stride: usize) -> Vec<RunError> {
     let counts = || watched.iter().zip(words.chunks(stride));
     let mut errors: Vec<RunError> = counts()
@@ -93,11 +95,11 @@ mod tests {
             watched(2, Some(Look::Before), "add"),
             watched(2, Some(Look::After), "add"),
         ];
-        // The logarithm of a finite number gave two NaNs, the sum passed them on; one position was out of range.
+        // The logarithm of finite numbers gives two NaNs, and the sum passes them on. One position is out of range.
         let words = [0, 0, 2, 0, 1, 0, 2, 0, 2, 0];
         let named = RunError::NonFinite { op: "log", ops: vec!["log"], site, nans: 2, infinities: 0 };
         assert_eq!(errors(&list, &words, 2), [RunError::IndexOutOfRange { op: "gather", count: 1 }, named]);
-        // An operand that came with a NaN is nobody's fault here.
+        // A step whose operand already has a NaN is not blamed.
         assert_eq!(errors(&list, &[2, 0, 2, 0, 0, 0, 2, 0, 2, 0], 2), []);
         assert_eq!(errors(&list, &[0; 10], 2), []);
     }

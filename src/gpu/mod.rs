@@ -1,22 +1,54 @@
-//! What does run on the device: memory, pipelines, bind groups, submission, staging.
+//! The GPU backend: runs plans on the device.
+//!
+//! ```text
+//! Frame ──▶ executor ──▶ work (queue) ──▶ programs ──▶ workspace ──▶ submission ──▶ readbacks, faults, timing
+//!                                         plan, lower,  room for      encode and      what comes back
+//!                                         compile       tensors       submit
+//! ```
+//!
+//! - `executor`: runs a frame from start to end; `frame` has its input and the settings.
+//! - `work`: the queue of work.
+//! - `programs`: plans and their compiled form; `program`, `lowering` and `bind_groups` for one plan, `compiler` and
+//!   `compile` for pipelines, `tuner` for the choice of kernel variants, `persist` for the cache file.
+//! - `workspace`: device memory for work; `residency` moves tensors, `housekeeping` evicts and reports after each
+//!   frame.
+//! - `submission`: encodes and submits batches; `encode` for the launches, `readbacks`, `faults` and `timing` for the
+//!   results.
+//! - `image_copies`, `warm_ups`: the other kinds of work.
+//! - `device`, `buffers`: the device and its memory.
 
+mod bind_groups;
 mod buffers;
-mod compiled;
+mod compile;
+mod compiler;
+mod device;
 mod encode;
 mod executor;
 mod faults;
+mod frame;
+mod housekeeping;
+mod image_copies;
+mod image_kernels;
+mod lowering;
 mod persist;
-mod pipelines;
+mod program;
+mod programs;
 mod readbacks;
 mod residency;
+mod submission;
 mod timing;
 mod tuner;
+mod warm_ups;
+mod work;
+mod workspace;
 
 use bevy::prelude::*;
 use bevy::render::renderer::{RenderAdapterInfo, RenderDevice, RenderQueue};
 
-pub(crate) use buffers::Gpu;
-pub(crate) use executor::{Frame, FrameWork, GpuExecutor, GpuSettings, ImageJob, Outlets};
+pub(crate) use device::Gpu;
+pub(crate) use executor::GpuExecutor;
+pub(crate) use frame::{Frame, FrameWork, GpuSettings, Outlets};
+pub(crate) use image_copies::ImageJob;
 
 use crate::error::FaultSender;
 use crate::figures::{Count, TensorDiagnostics};
@@ -25,7 +57,7 @@ use crate::memory::NewsSender;
 use crate::pipelines::TensorPipelines;
 use crate::support::AdapterFacts;
 
-/// Makes the executor for a new device: at the start, and again after a device was lost.
+/// Creates the executor for a new device: at the start, and again after a device was lost.
 #[expect(clippy::too_many_arguments, reason = "a system's parameters")]
 pub(crate) fn create_executor(
     device: Res<RenderDevice>,

@@ -1,10 +1,12 @@
-//! The file that keeps the driver's pipelines and the tuning table for the next start. Whatever is wrong with it, the app starts as if it were not
-//! there.
+//! The cache file: keeps the driver's pipelines and the tuning table for the next start. A file that cannot be used is
+//! ignored with a warning.
 //!
 //! ```text
-//! "BTCCACHE" | format u32 | key u64 | sum u64 | pipelines u32 | tuning u32 | driver u64 | ids of pipelines | tuning as JSON | the driver's data
+//! "BTCCACHE" | format u32 | key u64 | checksum u64 | number of pipelines u32 | bytes of tuning u32 |
+//! bytes of driver data u64 | pipeline ids u64… | tuning table as JSON | driver data
 //! ```
-//! Numbers are little-endian. The key is a fingerprint of adapter, driver, API and crate version; the sum one of all that follows it.
+//! Numbers are little-endian. The key is a hash of adapter, driver, API and crate version. The checksum covers
+//! everything after it.
 
 use core::sync::atomic::Ordering;
 use std::path::{Path, PathBuf};
@@ -13,7 +15,7 @@ use bevy::platform::collections::HashSet;
 use bevy::prelude::*;
 use bevy::tasks::IoTaskPool;
 
-use super::buffers::{ErrorScope, Gpu};
+use super::device::{ErrorScope, Gpu};
 use crate::disk::replace_file;
 use crate::pipelines::{CacheFile, CacheFound, TensorPipelines, TuningTable};
 use crate::support::AdapterFacts;
@@ -21,21 +23,21 @@ use crate::support::AdapterFacts;
 const MAGIC: &[u8; 8] = b"BTCCACHE";
 const FORMAT: u32 = 1;
 const HEADER: usize = 8 + 4 + 8 + 8 + 4 + 4 + 8;
-/// Frames after which new pipelines are written, so that a burst of them is one write.
+/// Number of frames without compilation after which the file is written, so that a burst of new pipelines is one write.
 const PATIENCE: u32 = 120;
 
-/// A number that follows from bytes, the same everywhere (FNV-1a).
+/// FNV-1a hash. The same on every platform.
 pub(crate) fn fingerprint(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// What a file is for: nothing is shared between adapters, drivers or versions.
+/// The key of a file. Files are not shared between adapters, drivers or versions.
 fn key(facts: &AdapterFacts) -> u64 {
     let version = env!("CARGO_PKG_VERSION");
     fingerprint([&facts.name, &facts.driver, &facts.api, version].join("\n").as_bytes())
 }
 
-/// What was in a file.
+/// Content of a file.
 #[derive(Debug, Default, PartialEq)]
 struct Content {
     pipelines: Vec<u64>,
@@ -65,16 +67,16 @@ impl Content {
         let u32_at = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
         let u64_at = |at: usize| bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
         if bytes.len() < HEADER {
-            return Err("it is cut short");
+            return Err("it is truncated");
         }
         if &bytes[..8] != MAGIC {
-            return Err("it is no cache file");
+            return Err("it is not a cache file");
         }
         if u32_at(8) != Some(FORMAT) {
-            return Err("it is of another format");
+            return Err("it has another format version");
         }
         if u64_at(12) != Some(expected) {
-            return Err("it is of another adapter, driver or version");
+            return Err("it belongs to another adapter, driver or version");
         }
         if u64_at(20) != Some(fingerprint(&bytes[28..])) {
             return Err("it is damaged");
@@ -101,20 +103,21 @@ impl Content {
     }
 }
 
-/// The file of a device, if the app asked for one.
+/// The cache file of a device.
 pub(crate) struct Persistence {
     path: PathBuf,
     key: u64,
     driver: Option<wgpu::PipelineCache>,
     shared: TensorPipelines,
-    /// Pipelines and choices when last written or read.
+    /// Number of pipelines and tuning table when the file was last written or read.
     written: (u64, TuningTable),
-    /// Frames since something changed.
+    /// Number of frames since something changed.
     changed: u32,
 }
 
 impl Persistence {
-    /// Reads the file of this adapter in `directory`, and starts the driver's cache with what it has.
+    /// Reads the file of this adapter in `directory`, and creates the driver's cache from it. Returns the ids of the
+    /// pipelines in the cache too.
     pub(crate) fn open(
         directory: &Path,
         gpu: &Gpu,
@@ -128,7 +131,7 @@ impl Persistence {
             Ok(bytes) => match Content::from_bytes(&bytes, key) {
                 Ok(content) => {
                     let (pipelines, tuned) = (content.pipelines.len(), content.table.choices.len());
-                    info!("{}: {pipelines} pipelines and {tuned} tuned kernels of an earlier run", path.display());
+                    info!("{}: read {pipelines} pipelines and {tuned} tuned kernels", path.display());
                     (content, CacheFound::Read { pipelines, tuned }, Some(bytes.len() as u64))
                 }
                 Err(reason) => ignored(&path, reason.to_owned()),
@@ -155,7 +158,7 @@ impl Persistence {
         self.driver.clone()
     }
 
-    /// Writes what is new once it has been quiet for a while.
+    /// Called every frame. Writes the file if something is new and nothing has been compiled for a while.
     pub(crate) fn tick(&mut self) {
         let report = self.shared.totals();
         let built = report.misses.load(Ordering::Relaxed);
@@ -207,7 +210,7 @@ impl Persistence {
 
 impl Drop for Persistence {
     fn drop(&mut self) {
-        // The app ends, so no frame waits for this.
+        // Written on this thread: the app ends, so no frame is delayed.
         let built = self.shared.totals().misses.load(Ordering::Relaxed);
         if built != self.written.0 || self.shared.update_table(|table| *table != self.written.1) {
             self.writer()();
@@ -216,21 +219,21 @@ impl Drop for Persistence {
 }
 
 fn ignored(path: &Path, reason: String) -> (Content, CacheFound, Option<u64>) {
-    warn!("{} is ignored: {reason}", path.display());
+    warn!("the cache file {} is ignored: {reason}", path.display());
     (Content::default(), CacheFound::Ignored(reason), None)
 }
 
-/// The driver's cache, begun with the data of an earlier run, or empty where the driver does not want those.
+/// Creates the driver's cache from the data of an earlier run. It is empty if the driver rejects the data.
 fn driver_cache(gpu: &Gpu, data: Option<&[u8]>) -> Option<wgpu::PipelineCache> {
     let scope = ErrorScope::new(&gpu.device);
     let descriptor = wgpu::PipelineCacheDescriptor { label: Some("tensor:pipelines"), data, fallback: true };
-    // SAFETY: the data are what `get_data` of this adapter's cache gave to an earlier run of this version: the key and the sum of the file were
-    // checked, and wgpu compares its own header with the device.
+    // SAFETY: the data come from `get_data` in an earlier run of this version on this adapter: the key and the checksum
+    // of the file have been checked, and wgpu compares its own header with the device.
     let cache = unsafe { gpu.device.create_pipeline_cache(&descriptor) };
     match scope.pop() {
         None => Some(cache),
         Some(error) => {
-            warn!("the driver has no pipeline cache: {error}");
+            warn!("cannot create the driver's pipeline cache: {error}");
             None
         }
     }

@@ -1,32 +1,34 @@
-//! Values on their way to the host. Each request is answered once: by the device, or by its loss.
+//! Readbacks in flight. Each request is answered exactly once: with its values, or with an error if the device is lost.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bevy::tasks::AsyncComputeTaskPool;
 
-use super::buffers::{DeviceBuffer, Gpu};
+use super::buffers::DeviceBuffer;
+use super::device::Gpu;
 use crate::error::ReadError;
 use crate::figures::{Count, Counters};
 use crate::readback::ReadRequest;
 
-/// Bytes from which a task copies an answer out of its staging buffer: the frame would be late.
+/// Readbacks of at least this many bytes are copied out of their staging buffer by a task, to keep the frame short.
 const LARGE: u64 = 1 << 19;
 
-/// A readback whose copy has been submitted.
+/// A readback whose copy to a staging buffer has been submitted.
 pub(crate) struct Flight {
     pub staging: Arc<DeviceBuffer>,
     pub request: ReadRequest,
     pub words: usize,
 }
 
-/// A request that whoever comes first answers.
+/// A request that is answered by whoever takes it first.
 type Pending = Arc<Mutex<Option<ReadRequest>>>;
 
-/// Readbacks that have not been answered yet, so that a lost device cannot keep their answers.
+/// The readbacks that have not been answered yet. They are kept here to be answered if the device is lost.
 #[derive(Default)]
 pub(crate) struct Readbacks {
     pending: Vec<Pending>,
-    /// To the task that copies large answers, one after the other, so that those of one tensor stay in order.
+    /// Channel to the task that copies large values. There is only one task, so that the values of a tensor stay in
+    /// order.
     copier: Option<async_channel::Sender<Landing>>,
 }
 
@@ -39,7 +41,7 @@ struct Landing {
 }
 
 impl Landing {
-    /// Answers with what is in the staging buffer, which goes back to the pool.
+    /// Answers with the content of the staging buffer.
     fn land(self) {
         if let Some(request) = settle(&self.pending, &self.counters) {
             let view = self.staging.buffer.slice(..self.bytes).get_mapped_range();
@@ -56,7 +58,7 @@ impl Landing {
 }
 
 impl Readbacks {
-    /// Answers a request when its staging buffer can be read.
+    /// Answers a request when its staging buffer is mapped.
     pub(crate) fn fly(&mut self, gpu: &Gpu, Flight { staging, request, words }: Flight) {
         let counters = gpu.counters.clone();
         counters.readbacks.add(1);
@@ -70,7 +72,7 @@ impl Readbacks {
             (Err(_), _) => landing.fail(),
             (Ok(()), None) => landing.land(),
             (Ok(()), Some(copier)) => {
-                // The task outlives whoever sends to it.
+                // Fails only when the task is gone.
                 if let Err(error) = copier.try_send(landing) {
                     error.into_inner().land();
                 }
@@ -78,12 +80,12 @@ impl Readbacks {
         });
     }
 
-    /// Forgets those that have been answered.
+    /// Removes the requests that have been answered.
     pub(crate) fn collect(&mut self) {
         self.pending.retain(|pending| pending.lock().unwrap_or_else(PoisonError::into_inner).is_some());
     }
 
-    /// Answers those that the device will not.
+    /// Answers all requests with [`ReadError::DeviceLost`].
     pub(crate) fn fail(&mut self, gpu: &Gpu) {
         for request in self.pending.drain(..).filter_map(|pending| settle(&pending, &gpu.counters)) {
             request.fail(ReadError::DeviceLost);
@@ -91,7 +93,7 @@ impl Readbacks {
     }
 }
 
-/// A task that copies what it is sent, for as long as there are senders.
+/// Starts the task that copies large values. It ends when all senders are gone.
 fn start_copier() -> async_channel::Sender<Landing> {
     let (sender, receiver) = async_channel::unbounded::<Landing>();
     let copy = async move {
@@ -103,7 +105,7 @@ fn start_copier() -> async_channel::Sender<Landing> {
     sender
 }
 
-/// The request of a readback, if it is still to be answered.
+/// Takes the request of a readback, if it has not been answered.
 fn settle(pending: &Pending, counters: &Counters) -> Option<ReadRequest> {
     let request = pending.lock().unwrap_or_else(PoisonError::into_inner).take();
     counters.readbacks_now.sub(u64::from(request.is_some()));

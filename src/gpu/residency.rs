@@ -1,6 +1,6 @@
-//! Brings storages onto the device and off it, within the budget. Copies to the host are started and land a frame or more later; nothing waits.
+//! Moves storages to the device and off it, within the budget. Copies to the host arrive one or more frames later.
+//! Nothing waits for them.
 
-use crate::tensor::{DeviceSlot, Generator, Initial, Storage};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Arc, Weak};
@@ -8,50 +8,54 @@ use std::sync::{Arc, Weak};
 use bevy::tasks::AsyncComputeTaskPool;
 use crossbeam_channel::{Receiver, Sender};
 
-use super::buffers::{DeviceBuffer, Gpu, Purpose};
+use super::buffers::{DeviceBuffer, Purpose};
+use super::device::Gpu;
 use crate::error::{MemoryHolder, RunError};
 use crate::figures::Count;
 use crate::memory::{Candidate, HostCopies, Ledger, Room, choose};
 use crate::plan::Effect;
+use crate::tensor::{DeviceSlot, Generator, Initial, Storage};
 
-/// Tensors that an error names.
+/// Maximum number of tensors that a budget error names.
 const HOLDERS: usize = 5;
 
-/// Who is on the device, and what is on its way to the host.
+/// The storages on the device, and the copies to the host in flight.
 pub(crate) struct Residents {
     ledger: Ledger<Weak<Storage>>,
     /// Real time of the frame.
     pub now: Duration,
-    /// When the policy last looked.
+    /// When the eviction policy ran last.
     looked: Duration,
-    /// Bytes on their way to the host, and how many copies that is.
+    /// Bytes of the copies in flight.
     on_the_way: u64,
+    /// Number of copies in flight.
     copies: u64,
     sender: Sender<Landed>,
     receiver: Receiver<Landed>,
 }
 
-/// A copy that was started: what it is of, and as of when.
+/// A copy to the host that has been started.
 struct Departure {
     storage: Weak<Storage>,
+    /// Version of the content that is copied.
     version: u64,
     bytes: u64,
-    /// The tick of its last use if it is to leave once copied.
+    /// If the storage is evicted after the copy: the tick of its last use.
     leave: Option<u64>,
 }
 
-/// A copy that arrived, or failed.
+/// A copy that has arrived. Without words it has failed.
 struct Landed {
     departure: Departure,
     words: Option<Arc<[u32]>>,
 }
 
-/// Why a copy to the host is wanted.
+/// The purpose of a copy to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copy {
-    /// To leave the device afterwards.
+    /// The storage is evicted afterwards.
     Leave,
-    /// To have one.
+    /// The storage stays on the device.
     Keep,
 }
 
@@ -71,7 +75,7 @@ impl Default for Residents {
 }
 
 impl Residents {
-    /// Notes that a batch uses these now.
+    /// Records that a batch uses these storages now.
     pub(crate) fn touch(&mut self, slots: &[Arc<Storage>]) {
         for storage in slots {
             self.ledger.touch(storage.id(), self.now, || Arc::downgrade(storage));
@@ -80,7 +84,7 @@ impl Residents {
         self.ledger.sweep(|storage| storage.strong_count() > 0);
     }
 
-    /// Takes in the copies that have arrived. Those that were to leave and have not been used since do.
+    /// Takes in the copies that have arrived. Storages to be evicted leave the device, unless they were used since.
     pub(crate) fn land(&mut self, gpu: &Gpu) {
         let landed: Vec<Landed> = self.receiver.try_iter().collect();
         for Landed { departure: Departure { storage, version, bytes, leave }, words } in landed {
@@ -89,7 +93,7 @@ impl Residents {
             self.on_the_way -= bytes;
             let Some(storage) = storage.upgrade() else { continue };
             let stays = leave.is_some_and(|used| self.ledger.get(storage.id()).is_none_or(|entry| entry.used != used));
-            // A copy that is of no use any more would only take memory.
+            // If the storage stays, its host copy is kept only if the settings ask for it.
             let keep = !stays || gpu.settings().host_copies == HostCopies::Keep;
             if let Some(words) = words.filter(|_| keep) {
                 gpu.counters.downloaded_bytes.add(words.len() as u64 * 4);
@@ -103,7 +107,7 @@ impl Residents {
         }
     }
 
-    /// Off the device at once, which loses nothing.
+    /// Evicts a storage at once if the host has its content. Returns whether it did.
     fn depart(&mut self, gpu: &Gpu, storage: &Storage) -> bool {
         let left = storage.leave();
         if left {
@@ -113,8 +117,8 @@ impl Residents {
         left
     }
 
-    /// Whether `slots` and `extra` bytes beside them fit in the budget now. If not, others are sent away, and the answer is to ask again with a
-    /// later frame; or the error that says that they never will.
+    /// Whether `slots` and `extra` bytes fit in the budget now. If not, other storages are evicted, and the call has to
+    /// be repeated in a later frame. An error if they will never fit.
     pub(crate) fn admit(&mut self, gpu: &Gpu, slots: &[Arc<Storage>], extra: u64) -> Result<bool, RunError> {
         let Some(budget) = gpu.settings().budget else { return Ok(true) };
         let missing = slots.iter().filter(|storage| storage.device(gpu.generation).is_none());
@@ -138,7 +142,7 @@ impl Residents {
         }
     }
 
-    /// The largest storages that must stay.
+    /// The largest storages that cannot be evicted.
     fn holders(&self, gpu: &Gpu, ours: &impl Fn(u64) -> bool) -> Vec<MemoryHolder> {
         let stays = self.ledger.oldest_first().filter_map(|(id, entry)| {
             let storage = entry.handle.upgrade()?;
@@ -151,7 +155,7 @@ impl Residents {
         holders
     }
 
-    /// Sends storages off the device; whether all have gone at once.
+    /// Evicts storages. Returns whether all have left at once; the others leave after a copy to the host.
     fn send_away(&mut self, gpu: &Gpu, leave: &[u64]) -> Result<bool, RunError> {
         let mut gone = true;
         let mut copies = Vec::new();
@@ -173,7 +177,8 @@ impl Residents {
         Ok(gone)
     }
 
-    /// Starts copies of storages to the host; as many as there is staging memory for at once, the rest when asked again.
+    /// Starts copies of storages to the host, as many as staging memory allows. Returns whether all were started; if
+    /// not, the call has to be repeated.
     pub(crate) fn copy_to_host(&mut self, gpu: &Gpu, copies: Vec<(Arc<Storage>, Copy)>) -> Result<bool, RunError> {
         let cap = gpu.settings().idle_staging_bytes;
         let mut encoder: Option<wgpu::CommandEncoder> = None;
@@ -211,13 +216,13 @@ impl Residents {
         Ok(all)
     }
 
-    /// Sends the words on when the staging buffer can be read. Copying them out may take long, so that a task does it.
+    /// Sends the words on when the staging buffer is mapped. A task copies them, because that may take long.
     fn fly(&mut self, gpu: &Gpu, departure: Departure, staging: Arc<DeviceBuffer>) {
         gpu.counters.downloads_now.add(1);
         self.copies += 1;
         let (sender, buffer, bytes) = (self.sender.clone(), staging.buffer.clone(), departure.bytes);
         buffer.slice(..bytes).map_async(wgpu::MapMode::Read, move |result| {
-            // The executor may be gone, and with it the need.
+            // Sending fails only when the executor is gone.
             if result.is_err() {
                 let _ = sender.send(Landed { departure, words: None });
                 return;
@@ -233,7 +238,8 @@ impl Residents {
         });
     }
 
-    /// Gives storages their buffers and contents; there must be room. Returns those whose content a kernel has to make yet.
+    /// Gives storages their buffers and contents. There must be room. Returns the storages whose content has to be
+    /// generated by a kernel.
     pub(crate) fn bring_in(
         &mut self,
         gpu: &Gpu,
@@ -270,20 +276,11 @@ impl Residents {
             self.touch(core::slice::from_ref(storage));
         }
         clear.retain(|buffer| buffer.reused);
-        if !clear.is_empty() {
-            let label = Some("tensor:clear");
-            let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label });
-            for buffer in &clear {
-                encoder.clear_buffer(&buffer.buffer, 0, Some(buffer.size));
-            }
-            // Before anything is written to them: writes of the queue would land before the clearing if that came with the next pass.
-            gpu.queue.submit([encoder.finish()]);
-            gpu.counters.submits.add(1);
-        }
+        clear_buffers(gpu, &clear);
         Ok(make)
     }
 
-    /// Sends a storage to the host because the app asked to; whether all that is needed has been started.
+    /// Evicts a storage at the app's request. Returns whether that is done or has been started.
     pub(crate) fn evict(&mut self, gpu: &Gpu, storage: &Arc<Storage>) -> Result<bool, RunError> {
         if storage.is_pinned() || storage.device(gpu.generation).is_none() || self.depart(gpu, storage) {
             return Ok(true);
@@ -291,7 +288,7 @@ impl Residents {
         self.copy_to_host(gpu, vec![(storage.clone(), Copy::Leave)])
     }
 
-    /// Lets the policy send idle storages away, if it is time or `now` is asked for.
+    /// Evicts idle storages as the policy says, if its interval has passed or `now` is set.
     pub(crate) fn optimize(&mut self, gpu: &Gpu, now: bool) -> Result<(), RunError> {
         let policy = gpu.settings().policy;
         if !now && self.now.saturating_sub(self.looked) < policy.interval {
@@ -308,11 +305,26 @@ impl Residents {
         self.send_away(gpu, &leave).map(drop)
     }
 
-    /// Storages that were on a device that is gone; copies on their way are given up.
+    /// The storages that were on a lost device. Copies in flight are abandoned.
     pub(crate) fn into_storages(self, gpu: &Gpu) -> impl Iterator<Item = Arc<Storage>> + use<> {
         gpu.counters.downloads_now.sub(self.copies);
         self.ledger.into_handles().filter_map(|storage| storage.upgrade())
     }
+}
+
+/// Clears buffers at once. `write_buffer` runs before the next submission, so a clear in a later one would erase what it
+/// wrote.
+fn clear_buffers(gpu: &Gpu, buffers: &[Arc<DeviceBuffer>]) {
+    if buffers.is_empty() {
+        return;
+    }
+    let label = Some("tensor:clear");
+    let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label });
+    for buffer in buffers {
+        encoder.clear_buffer(&buffer.buffer, 0, Some(buffer.size));
+    }
+    gpu.queue.submit([encoder.finish()]);
+    gpu.counters.submits.add(1);
 }
 
 fn load(figure: &AtomicU64) -> u64 {

@@ -1,42 +1,44 @@
-//! The device's clock around launches. While timings are off there is no query, no buffer and no copy.
+//! Measures launches with timestamp queries. While timings are off there are no queries, buffers or copies.
 
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
 
-use super::buffers::{DeviceBuffer, Gpu, Purpose};
-use super::compiled::Compiled;
+use super::buffers::{DeviceBuffer, Purpose};
+use super::device::Gpu;
+use super::program::Program;
 use crate::error::RunError;
 use crate::figures::{Count, Counters, TensorDiagnostics, TimedBatch, TimedLaunch, TimingSource};
 use crate::ir::Backend;
 use crate::plan::step_models;
 use crate::record::Batch;
 
-/// Queries of one set: as many as any device allows.
+/// Size of a query set: the maximum that all devices support.
 const SET: u32 = wgpu::QUERY_SET_MAX_QUERIES;
 
-/// Measures launches, if that is asked for and possible.
+/// Measures launches, if timings are on and the device supports them.
 pub(crate) struct Timer {
     source: TimingSource,
-    /// Nanoseconds of a tick.
+    /// Nanoseconds per tick.
     period: f64,
-    /// Used by one submission after the other: the queue keeps them apart.
+    /// Shared by all submissions, which run one after the other on the queue.
     queries: Option<Queries>,
     diagnostics: TensorDiagnostics,
     sender: Sender<TimedBatch>,
     receiver: Receiver<TimedBatch>,
 }
 
-/// Where timestamps are written, and where they are made numbers.
+/// Query sets, and the buffer that they are resolved to.
 pub(crate) struct Queries {
     sets: Vec<wgpu::QuerySet>,
     count: u32,
     resolved: wgpu::Buffer,
+    /// Whether timestamps are taken inside a pass instead of around passes.
     inside: bool,
     counters: Arc<Counters>,
 }
 
-/// Timestamps on their way to the host.
+/// Timestamps in flight to the host.
 pub(crate) struct Stamps {
     staging: Arc<DeviceBuffer>,
     count: u32,
@@ -59,21 +61,21 @@ impl Timer {
         Self { source, period, queries: None, diagnostics, sender, receiver }
     }
 
-    /// Takes in what has arrived.
+    /// Records the times that have arrived.
     pub(crate) fn collect(&self) {
         for batch in self.receiver.try_iter() {
             self.diagnostics.timing().record(&batch);
         }
     }
 
-    /// Queries for so many launches; `None` unless they are to be measured.
+    /// Queries for `launches` launches. `None` if they are not measured.
     pub(crate) fn queries(&mut self, gpu: &Gpu, launches: usize) -> Option<&Queries> {
         if self.source == TimingSource::Unsupported || !self.diagnostics.timing().is_on() {
             self.queries = None;
             return None;
         }
         let inside = self.source == TimingSource::InsidePasses && !self.diagnostics.splits_passes();
-        // One before each launch and one after the last; or, around passes, two for each.
+        // Inside a pass: one before each launch and one after the last. Around passes: two for each launch.
         let count = if inside { launches as u32 + 1 } else { launches as u32 * 2 };
         if self.queries.as_ref().is_none_or(|queries| queries.count < count || queries.inside != inside) {
             self.queries = None;
@@ -82,11 +84,11 @@ impl Timer {
         self.queries.as_ref()
     }
 
-    /// Tells of a batch's times when they have arrived.
-    pub(crate) fn watch(&self, stamps: Stamps, frame: u64, compiled: &Compiled, batch: &Batch) {
+    /// Reports the times of a batch when they have arrived.
+    pub(crate) fn watch(&self, stamps: Stamps, frame: u64, program: &Program, batch: &Batch) {
         let Stamps { staging, count, inside } = stamps;
-        let (report, models) = (compiled.plan.report.clone(), step_models(&compiled.plan, &batch.owners()));
-        let launches: Vec<(usize, Arc<str>)> = compiled.timed().collect();
+        let (report, models) = (program.plan.report.clone(), step_models(&program.plan, &batch.owners()));
+        let launches: Vec<(usize, Arc<str>)> = program.timed().collect();
         let (sender, period) = (self.sender.clone(), self.period);
         let bytes = u64::from(count) * 8;
         let buffer = staging.buffer.clone();
@@ -104,7 +106,7 @@ impl Timer {
             let launches = launches.into_iter().enumerate().map(timed).collect();
             drop(view);
             staging.buffer.unmap();
-            // The executor may be gone.
+            // Fails only when the executor is gone.
             let _ = sender.send(TimedBatch { backend: Backend::Gpu, frame, report, models, launches });
         });
     }
@@ -137,18 +139,18 @@ impl Queries {
         (&self.sets[(query / SET) as usize], query % SET)
     }
 
-    /// Whether launches share a pass.
+    /// Whether all launches are in one pass.
     pub(crate) fn inside(&self) -> bool {
         self.inside
     }
 
-    /// Reads the clock between launches: before launch number `at`, or after the last.
+    /// Takes a timestamp before launch number `at`, or after the last.
     pub(crate) fn stamp(&self, pass: &mut wgpu::ComputePass, at: usize) {
         let (set, index) = self.set(at as u32);
         pass.write_timestamp(set, index);
     }
 
-    /// Reads the clock around the pass of launch number `at`.
+    /// Takes timestamps around the pass of launch number `at`.
     pub(crate) fn around(&self, at: usize) -> wgpu::ComputePassTimestampWrites<'_> {
         let (query_set, index) = self.set(at as u32 * 2);
         wgpu::ComputePassTimestampWrites {
@@ -158,7 +160,7 @@ impl Queries {
         }
     }
 
-    /// Sends the timestamps of so many launches on their way.
+    /// Encodes the copy of the timestamps of `launches` launches to a staging buffer.
     pub(crate) fn resolve(
         &self,
         gpu: &Gpu,

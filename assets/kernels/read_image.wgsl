@@ -1,13 +1,13 @@
-// The colours of a texture as pixels: one word each, red in its low byte.
+// Copies a texture to pixels. Each pixel is one word, with red in the low byte.
 
-// Whether the texture gives linear light, which screens and networks do not expect.
+// Whether to encode the colours as sRGB. Set for textures that are read as linear colours.
 override encode: bool = false;
 
-// What is read.
+// The texture to read.
 @group(0) @binding(0) var source: texture_2d<f32>;
 // The pixels.
 @group(0) @binding(1) var<storage, read_write> pixels: array<u32>;
-// The first row to copy and how many; the first word of it, and words from row to row.
+// First row, number of rows, word of the first row, words from row to row.
 @group(0) @binding(2) var<uniform> rows: vec4<u32>;
 
 fn srgb(linear: vec3<f32>) -> vec3<f32> {

@@ -1,10 +1,10 @@
-// Pixels, one word each with red in its low byte, as the colours of a texture.
+// Copies pixels to a texture. Each pixel is one word, with red in the low byte.
 
-// What is written.
+// The texture to write.
 @group(0) @binding(0) var shown: texture_storage_2d<rgba8unorm, write>;
 // The pixels.
 @group(0) @binding(1) var<storage, read_write> pixels: array<u32>;
-// The first row to copy and how many; the first word of it, and words from row to row.
+// First row, number of rows, word of the first row, words from row to row.
 @group(0) @binding(2) var<uniform> rows: vec4<u32>;
 
 @compute @workgroup_size(8, 8)
