@@ -71,8 +71,8 @@ fn on(rig: &mut Rig, case: &Arc<Case>) -> Result<(), Stop> {
     let spawned: Vec<_> = tensors.iter().flatten().flatten().copied().collect();
     let shared = Arc::clone(case);
     let receivers = rig.record(move |ops| {
-        let mut call = Call { ops, case: &shared, tensors };
-        Ok(record(&mut call))
+        let call = Call { ops, case: &shared, tensors };
+        Ok(record(&call))
     });
     let receivers = receivers.map_err(|error| Stop::Failed(error.to_string()))?;
     let result = receivers.and_then(|receivers| {
