@@ -61,7 +61,9 @@ pub use formats::{
     FormatError, LoadWeights, SafetensorsFile, TensorFiles, TensorWeights, TensorsLoaded, TensorsSaved, UploadSettings,
     WeightsError, WeightsProgress, WeightsReady, save_npy, save_safetensors,
 };
-pub use image::{ImageCrop, ImageLayout, ImagePixels, ImageSettings, PixelsImage, pixels_image, pixels_of};
+pub use image::{
+    ImageCrop, ImageFromTensor, ImageLayout, ImageSettings, TensorFromImage, data_from_image, image_for_tensor,
+};
 #[cfg(feature = "inspector")]
 pub use inspector::TensorInspectorPlugin;
 pub use ir::{

@@ -29,7 +29,7 @@ pub enum TensorFault {
     Kernel(KernelError),
     /// An image could not be copied into a tensor, or a tensor into an image.
     Image {
-        /// The entity with [`ImagePixels`](crate::ImagePixels) or [`PixelsImage`](crate::PixelsImage).
+        /// The entity with [`TensorFromImage`](crate::TensorFromImage) or [`ImageFromTensor`](crate::ImageFromTensor).
         entity: Entity,
         /// Why not.
         error: ImageError,

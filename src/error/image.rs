@@ -30,7 +30,7 @@ pub enum ImageError {
     #[error("no shader may read the image; the GPU backend needs TextureUsages::TEXTURE_BINDING")]
     NoBinding,
     /// It cannot show pixels.
-    #[error("pixels cannot be shown in this image; make it with pixels_image")]
+    #[error("pixels cannot be shown in this image; make it with image_for_tensor")]
     NotShown,
     /// The tensor is not this image's pixels.
     #[error("the pixels of an image of {width} by {height} are u8 of [{height}, {width}, 4], not {dtype} of {shape}")]

@@ -1,6 +1,6 @@
 //! Images and tensors. In between are *pixels*: a tensor `[height, width, 4]` of `u8`, red to alpha, as screens show them (sRGB).
 //!
-//! [`ImagePixels`] makes such a tensor of an [`Image`], which may be a camera's render target, and [`PixelsImage`] shows one as an image; on the GPU backend
+//! [`TensorFromImage`] makes such a tensor of an [`Image`], which may be a camera's render target, and [`ImageFromTensor`] shows one as an image; on the GPU backend
 //! neither leaves the device. [`TensorCommands::image_input`] makes a network's input of pixels, [`TensorCommands::image_pixels`] makes pixels of a network's
 //! output.
 
@@ -13,7 +13,7 @@ use bevy::image::Image;
 use bevy::math::URect;
 use bevy::render::render_resource::TextureFormat;
 
-pub use pixels::{ImagePixels, PixelsImage, pixels_image};
+pub use pixels::{ImageFromTensor, TensorFromImage, image_for_tensor};
 
 use crate::error::OpResult;
 use crate::ir::DType;
@@ -90,7 +90,7 @@ impl ImageError {
 }
 
 /// The pixels of an image whose data is in main memory.
-pub fn pixels_of(image: &Image) -> Result<TensorData, ImageError> {
+pub fn data_from_image(image: &Image) -> Result<TensorData, ImageError> {
     let format = image.texture_descriptor.format;
     let wrong = || ImageError::of_format(image);
     let data = image.data.as_ref().ok_or(ImageError::NoData)?;

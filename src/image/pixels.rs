@@ -9,7 +9,7 @@ use bevy::prelude::*;
 use bevy::render::gpu_readback::{Readback, ReadbackComplete};
 use bevy::render::render_resource::{Extent3d, TextureDimension, TextureFormat, TextureUsages, TextureViewDescriptor};
 
-use super::{pixels_of, red_first};
+use super::{data_from_image, red_first};
 use crate::ir::{Backend, DType};
 use crate::readback::TensorReceiver;
 use crate::record::TensorCommands;
@@ -24,18 +24,18 @@ use crate::tensor::{Tensor, TensorData, TensorOf};
 ///
 /// An image that is still loading is copied when it is there. One that cannot be copied is a [`TensorFault::Image`].
 #[derive(Component, Clone, Debug)]
-pub struct ImagePixels {
+pub struct TensorFromImage {
     /// The image.
     pub image: Handle<Image>,
     /// Whether it is copied every frame; else whenever this component changes.
     pub live: bool,
 }
 
-/// Shows the pixels beside it (`u8 [height, width, 4]`, a view too) as an image, which [`pixels_image`] makes. On the GPU backend they are copied on the
+/// Shows the pixels beside it (`u8 [height, width, 4]`, a view too) as an image, which [`image_for_tensor`] makes. On the GPU backend they are copied on the
 /// device, after the frame's tensor work; on the CPU backend they become the image's data, a few frames late. Pixels that cannot be shown are a
 /// [`TensorFault::Image`].
 #[derive(Component, Clone, Debug)]
-pub struct PixelsImage {
+pub struct ImageFromTensor {
     /// The image, of the tensor's size.
     pub image: Handle<Image>,
     /// Whether it is copied every frame; else whenever this component changes.
@@ -46,8 +46,8 @@ pub struct PixelsImage {
 #[derive(Component)]
 pub(crate) struct Arriving(TensorReceiver, Handle<Image>);
 
-/// An image that [`PixelsImage`] can show pixels in: materials and sprites see it as any other.
-pub fn pixels_image(width: u32, height: u32) -> Image {
+/// An image that [`ImageFromTensor`] can show pixels in: materials and sprites see it as any other.
+pub fn image_for_tensor(width: u32, height: u32) -> Image {
     let size = Extent3d { width, height, depth_or_array_layers: 1 };
     let usage = RenderAssetUsages::default();
     // Shaders cannot write sRGB textures, but what is written can be looked at as one.
@@ -88,7 +88,7 @@ impl Complaints {
 #[expect(clippy::type_complexity, clippy::too_many_arguments, reason = "a system's parameters")]
 pub(crate) fn copy_pixels(
     images: Option<Res<Assets<Image>>>,
-    sources: Query<(Entity, Ref<ImagePixels>, Option<&Tensor>, Option<&TensorOf>)>,
+    sources: Query<(Entity, Ref<TensorFromImage>, Option<&Tensor>, Option<&TensorOf>)>,
     models: Query<&ModelBackend>,
     support: Res<TensorSupport>,
     mut outbox: ResMut<Outbox>,
@@ -109,7 +109,7 @@ pub(crate) fn copy_pixels(
         let Some(tensor) = tensor.filter(|tensor| tensor.shape()[..] == shape && tensor.dtype() == DType::U8) else {
             let inserted = Tensor::zeros(shape, DType::U8).map(|tensor| {
                 // Copied next frame, when there is something to copy to: inserting is a change.
-                commands.entity(entity).insert((tensor, ImagePixels::clone(&pixels)));
+                commands.entity(entity).insert((tensor, TensorFromImage::clone(&pixels)));
             });
             complaints.hear(entity, inserted.map_err(ImageError::from), &mut commands);
             continue;
@@ -141,7 +141,7 @@ fn bring(
     let usage = image.texture_descriptor.usage;
     // What a camera renders into changes on the device; the data in main memory is only what it began with.
     if image.data.is_some() && !usage.contains(TextureUsages::RENDER_ATTACHMENT) {
-        return put(tensor, &pixels_of(image)?, ops);
+        return put(tensor, &data_from_image(image)?, ops);
     }
     if !usage.contains(TextureUsages::COPY_SRC) {
         return Err(ImageError::NoCopy);
@@ -188,7 +188,7 @@ fn is_bytes(format: TextureFormat) -> bool {
 #[expect(clippy::too_many_arguments, reason = "a system's parameters")]
 pub(crate) fn show_pixels(
     images: Option<Res<Assets<Image>>>,
-    targets: Query<(Entity, Ref<PixelsImage>, &Tensor), Without<Arriving>>,
+    targets: Query<(Entity, Ref<ImageFromTensor>, &Tensor), Without<Arriving>>,
     support: Res<TensorSupport>,
     mut outbox: ResMut<Outbox>,
     ops: TensorCommands,
