@@ -207,9 +207,9 @@ fn images_that_cannot_be_copied_are_told_once_and_hinder_nobody() {
         (world.spawn(into(&deep)).id(), "2 by 2"),
         (world.spawn((into(&target), TensorOf(cpu))).id(), "COPY_SRC"),
         (world.spawn((pixels(), show(&plain))).id(), "image_for_tensor"),
-        (world.spawn((Tensor::zeros([4, 4, 4], DType::F32).unwrap(), show(&shown))).id(), "not f32 of [4, 4, 4]"),
-        (world.spawn((Tensor::zeros([4, 3, 4], DType::U8).unwrap(), show(&shown))).id(), "not u8 of [4, 3, 4]"),
-        (world.spawn((turned, show(&shown))).id(), "side by side"),
+        (world.spawn((Tensor::zeros([4, 4, 4], DType::F32).unwrap(), show(&shown))).id(), "is f32 of shape [4, 4, 4]"),
+        (world.spawn((Tensor::zeros([4, 3, 4], DType::U8).unwrap(), show(&shown))).id(), "is u8 of shape [4, 3, 4]"),
+        (world.spawn((turned, show(&shown))).id(), "not adjacent"),
     ];
     let good = world.spawn(into(&plain)).id();
     expect_pixels(&mut rig, good, &[1; 64], "beside the bad ones");
