@@ -63,11 +63,12 @@ unsafe impl Trigger<TensorReady> for TensorReadyTrigger {
         context: &TriggerContext,
         event: &mut TensorReady,
     ) {
-        let mut path = vec![event.entity];
+        let tensor = event.entity;
+        let mut path = vec![tensor];
         // SAFETY: `observers` are of this world and event type and `context` has the key of that type, as the caller promised.
         // The two pointers are to the event and to its trigger.
         unsafe {
-            trigger_entity_internal(world.reborrow(), observers, event.into(), self.into(), event.entity, context);
+            trigger_entity_internal(world.reborrow(), observers, event.into(), self.into(), tensor, context);
         }
         while self.propagate
             && let Some(&TensorOf(owner)) = world.get::<TensorOf>(event.entity)

@@ -23,7 +23,8 @@ pub enum BackendChoice {
 
 /// Selects the backend of one model. Models without it use the backend of the app.
 ///
-/// Inserting or changing it moves the model's tensors. Without a device, [`Backend::Gpu`] means the CPU.
+/// Inserting, changing or removing it moves the model's tensors, in order with the recorded work. Without a device,
+/// [`Backend::Gpu`] means the CPU.
 #[derive(Component, Clone, Copy, Debug, PartialEq, Eq, Reflect)]
 #[reflect(Component)]
 pub struct ModelBackend(pub Backend);
