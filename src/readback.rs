@@ -253,6 +253,22 @@ mod tests {
         assert_eq!(seen, [("both", tensor), ("global", tensor), ("model", model), ("tensor", tensor)]);
     }
 
+    /// The reason for [`TensorReadyTrigger`]: fails if Bevy changes this, and the trigger can then be removed.
+    #[test]
+    fn propagation_of_bevy_runs_a_global_observer_once_per_entity() {
+        #[derive(EntityEvent)]
+        #[entity_event(propagate = &'static TensorOf, auto_propagate)]
+        struct Propagated(Entity);
+
+        let mut world = World::new();
+        world.init_resource::<Log>();
+        world.add_observer(|event: On<Propagated>, mut log: ResMut<Log>| log.0.push(("global", event.0)));
+        let model = world.spawn_empty().id();
+        let tensor = world.spawn(TensorOf(model)).id();
+        world.trigger(Propagated(tensor));
+        assert_eq!(world.resource::<Log>().0, [("global", tensor), ("global", model)]);
+    }
+
     #[test]
     fn an_observer_of_the_tensor_can_stop_the_event() {
         let mut world = World::new();
