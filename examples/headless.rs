@@ -40,11 +40,10 @@ struct Policy {
 
 fn spawn_policy(mut commands: Commands) -> Result {
     let model = commands.spawn((TensorModel, Name::new("policy"))).id();
-    let mut own = |name: &'static str, tensor| commands.spawn((Name::new(name), tensor, TensorOf(model))).id();
-    let input = own("input", Tensor::zeros([AGENTS, 1], DType::F32)?);
-    let hidden = own("hidden", Tensor::random_uniform([1, 8], 0.2, 0.6, 7, DType::F32)?);
-    let output = own("output", Tensor::full([8, 1], -0.2, DType::F32)?);
-    let steering = own("steering", Tensor::zeros([AGENTS, 1], DType::F32)?);
+    let input = commands.spawn_tensor(model, "input", Tensor::zeros([AGENTS, 1], DType::F32)?);
+    let hidden = commands.spawn_tensor(model, "hidden", Tensor::random_uniform([1, 8], 0.2, 0.6, 7, DType::F32)?);
+    let output = commands.spawn_tensor(model, "output", Tensor::full([8, 1], -0.2, DType::F32)?);
+    let steering = commands.spawn_tensor(model, "steering", Tensor::zeros([AGENTS, 1], DType::F32)?);
     commands.entity(model).insert(Policy { input, hidden, output, steering });
     Ok(())
 }

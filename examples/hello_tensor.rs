@@ -25,10 +25,9 @@ struct Matcher {
 fn spawn_matcher(mut commands: Commands, support: Res<TensorSupport>) -> Result {
     println!("running on the {}: {}", support.backend, support.reason);
     let model = commands.spawn((TensorModel, Name::new("matcher"))).observe(show_scores).id();
-    let mut own = |name: &'static str, tensor| commands.spawn((Name::new(name), tensor, TensorOf(model))).id();
-    let images = own("images", Tensor::from_rows(&IMAGES)?);
-    let captions = own("captions", Tensor::from_rows(&CAPTIONS)?);
-    let scores = own("scores", Tensor::zeros([4, 3], DType::F32)?);
+    let images = commands.spawn_tensor(model, "images", Tensor::from_rows(&IMAGES)?);
+    let captions = commands.spawn_tensor(model, "captions", Tensor::from_rows(&CAPTIONS)?);
+    let scores = commands.spawn_tensor(model, "scores", Tensor::zeros([4, 3], DType::F32)?);
     commands.entity(model).insert(Matcher { images, captions, scores });
     Ok(())
 }

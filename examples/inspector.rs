@@ -87,15 +87,6 @@ struct Vision {
 #[derive(Component)]
 struct Cube(usize);
 
-/// Spawns a model's tensors.
-struct Owner<'a, 'w, 's>(&'a mut Commands<'w, 's>, Entity);
-
-impl Owner<'_, '_, '_> {
-    fn own(&mut self, name: &'static str, tensor: Tensor) -> Entity {
-        self.0.spawn((Name::new(name), tensor, TensorOf(self.1))).id()
-    }
-}
-
 fn spawn_models(mut commands: Commands, support: Res<TensorSupport>) -> Result {
     println!("running on the {}: {}", support.backend, support.reason);
     let random = |shape: &[usize], scale: f32, seed: u32| {
@@ -104,28 +95,30 @@ fn spawn_models(mut commands: Commands, support: Res<TensorSupport>) -> Result {
     let places: Vec<[f32; 2]> =
         (0..SIDE * SIDE).map(|i| [(i % SIDE) as f32 / 8.0 - 1.5, (i / SIDE) as f32 / 8.0 - 1.5]).collect();
     let model = commands.spawn((TensorModel, Name::new("landscape"))).id();
-    let mut owner = Owner(&mut commands, model);
     let landscape = Landscape {
-        places: owner.own("places", Tensor::from_rows(&places)?),
-        clock: owner.own("clock", Tensor::zeros([1, 64], DType::F32)?),
+        places: commands.spawn_tensor(model, "places", Tensor::from_rows(&places)?),
+        clock: commands.spawn_tensor(model, "clock", Tensor::zeros([1, 64], DType::F32)?),
         weights: [
-            owner.own("layer0.weights", random(&[2, 64], 1.6, 11)?),
-            owner.own("layer1.weights", random(&[64, 64], 0.18, 12)?),
-            owner.own("layer2.weights", random(&[64, 1], 0.25, 13)?),
+            commands.spawn_tensor(model, "layer0.weights", random(&[2, 64], 1.6, 11)?),
+            commands.spawn_tensor(model, "layer1.weights", random(&[64, 64], 0.18, 12)?),
+            commands.spawn_tensor(model, "layer2.weights", random(&[64, 1], 0.25, 13)?),
         ],
-        heights: owner.own("heights", Tensor::zeros([SIDE, SIDE], DType::F32)?),
+        heights: commands.spawn_tensor(model, "heights", Tensor::zeros([SIDE, SIDE], DType::F32)?),
     };
     commands.insert_resource(landscape);
     let model = commands.spawn((TensorModel, Name::new("vision"))).id();
-    let mut owner = Owner(&mut commands, model);
     let vision = Vision {
-        picture: owner.own("picture", Tensor::random_uniform([1, 3, 48, 48], 0.0, 1.0, 3, DType::F32)?),
+        picture: commands.spawn_tensor(
+            model,
+            "picture",
+            Tensor::random_uniform([1, 3, 48, 48], 0.0, 1.0, 3, DType::F32)?,
+        ),
         filters: [
-            owner.own("stem.filters", random(&[16, 3, 3, 3], 0.3, 21)?),
-            owner.own("head.filters", random(&[8, 16, 3, 3], 0.1, 22)?),
+            commands.spawn_tensor(model, "stem.filters", random(&[16, 3, 3, 3], 0.3, 21)?),
+            commands.spawn_tensor(model, "head.filters", random(&[8, 16, 3, 3], 0.1, 22)?),
         ],
-        scores: owner.own("scores", Tensor::zeros([8], DType::F32)?),
-        atlas: owner.own("atlas", random(&[1024, 1024], 1.0, 30)?),
+        scores: commands.spawn_tensor(model, "scores", Tensor::zeros([8], DType::F32)?),
+        atlas: commands.spawn_tensor(model, "atlas", random(&[1024, 1024], 1.0, 30)?),
     };
     commands.insert_resource(vision);
     Ok(())

@@ -61,7 +61,9 @@ pub use formats::{
     FormatError, LoadWeights, SafetensorsFile, TensorFiles, TensorWeights, TensorsLoaded, TensorsSaved, UploadSettings,
     WeightsError, WeightsProgress, WeightsReady, save_npy, save_safetensors,
 };
-pub use image::{ImageCrop, ImageLayout, ImagePixels, ImageSettings, PixelsImage, pixels_image, pixels_of};
+pub use image::{
+    ImageCrop, ImageFromTensor, ImageLayout, ImageSettings, TensorFromImage, data_from_image, image_for_tensor,
+};
 #[cfg(feature = "inspector")]
 pub use inspector::TensorInspectorPlugin;
 pub use ir::{
@@ -83,7 +85,7 @@ pub use pipelines::{
 };
 pub use plan::{PlanReport, StepReport, Unfused, UnfusedReason};
 pub use plugin::{PipelineSettings, TensorComputePlugin, TensorSystems};
-pub use readback::{TensorReady, TensorReceiver};
+pub use readback::{TensorReady, TensorReadyTrigger, TensorReceiver};
 pub use record::{
     AttentionSettings, Axes, ConvSettings, ConvTransposeSettings, CumsumSettings, DepthOrder, KernelInputs, LAST,
     OptionalOperand, PadMode, Padding, PoolSettings, ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings,
@@ -93,9 +95,11 @@ pub use record::{
 pub use reports::diagnostic_paths;
 pub use reports::{CompiledRow, FrameRow, ReportedModel, TensorMonitor, TensorReport, TimedRow};
 pub use support::{
-    AdapterFacts, AnywherePlugins, BackendChoice, ModelBackend, TensorSupport, has_adapter, has_display,
+    AdapterFacts, AnywherePlugins, BackendChoice, ModelBackend, TensorSupport, adapters, has_adapter, has_display,
 };
-pub use tensor::{ModelTensors, NameError, ShareError, Tensor, TensorData, TensorModel, TensorModels, TensorOf};
+pub use tensor::{
+    ModelTensors, NameError, ShareError, Tensor, TensorData, TensorModel, TensorModels, TensorOf, TensorSpawnExt,
+};
 
 /// Everything most apps use.
 pub mod prelude {
@@ -106,7 +110,7 @@ pub mod prelude {
         ResizeMode, ResizeSettings, ResizeTo, RopeLayout, RopeSettings, ScatterMode, Shape, Tensor, TensorAxis,
         TensorCommands, TensorComputePlugin, TensorData, TensorDiagnostics, TensorExpression, TensorFault, TensorFiles,
         TensorKernel, TensorKernels, TensorLost, TensorMemory, TensorModel, TensorModels, TensorMonitor, TensorOf,
-        TensorOperand, TensorReady, TensorReceiver, TensorSupport, TensorSystems, TensorValue, Truth,
+        TensorOperand, TensorReady, TensorReceiver, TensorSpawnExt, TensorSupport, TensorSystems, TensorValue, Truth,
     };
 
     #[cfg(feature = "inspector")]

@@ -5,7 +5,9 @@ use bevy::camera::RenderTarget;
 use bevy::prelude::*;
 use bevy::render::render_resource::{Extent3d, TextureDimension, TextureFormat, TextureUsages};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{ImageCrop, ImageLayout, ImagePixels, ImageSettings, PixelsImage, pixels_image, pixels_of};
+use bevy_tensor_compute::{
+    ImageCrop, ImageFromTensor, ImageLayout, ImageSettings, TensorFromImage, data_from_image, image_for_tensor,
+};
 
 use crate::common::{BACKENDS, Rig, assert_close};
 
@@ -59,7 +61,7 @@ fn an_images_pixels_are_its_tensors() {
                 expected.chunks_mut(4).for_each(|pixel| pixel.swap(0, 2));
             }
             let image = add(&mut rig, image(37, 21, format, data));
-            let tensor = rig.app.world_mut().spawn(ImagePixels { image, live: false }).id();
+            let tensor = rig.app.world_mut().spawn(TensorFromImage { image, live: false }).id();
             expect_pixels(&mut rig, tensor, &expected, &format!("{format:?} on the {backend}"));
             assert_eq!(rig.app.world().get::<Tensor>(tensor).unwrap().shape()[..], [21, 37, 4]);
             assert!(rig.faults().is_empty(), "{:?}", rig.faults());
@@ -72,8 +74,8 @@ fn on_the_gpu_no_pixel_goes_over_the_host_and_steady_frames_make_nothing() {
     let mut rig = rig(Backend::Gpu);
     for _ in 0..3 {
         let image = add(&mut rig, image(64, 64, TextureFormat::Rgba8UnormSrgb, noise(64 * 64 * 4)));
-        let shown = add(&mut rig, pixels_image(64, 64));
-        let pixels = (ImagePixels { image, live: true }, PixelsImage { image: shown, live: true });
+        let shown = add(&mut rig, image_for_tensor(64, 64));
+        let pixels = (TensorFromImage { image, live: true }, ImageFromTensor { image: shown, live: true });
         rig.app.world_mut().spawn(pixels);
     }
     for _ in 0..10 {
@@ -99,11 +101,11 @@ fn images_beyond_a_binding_are_copied_in_bands() {
     let mut rig = Rig::with_binding_limit(1 << 20);
     let data = noise(611 * 597 * 4);
     let image = add(&mut rig, image(611, 597, TextureFormat::Rgba8Unorm, data.clone()));
-    let tensor = rig.app.world_mut().spawn(ImagePixels { image, live: false }).id();
+    let tensor = rig.app.world_mut().spawn(TensorFromImage { image, live: false }).id();
     expect_pixels(&mut rig, tensor, &data, "in bands");
-    let shown = add(&mut rig, pixels_image(611, 597));
-    rig.app.world_mut().entity_mut(tensor).insert(PixelsImage { image: shown.clone(), live: false });
-    let seen = rig.app.world_mut().spawn(ImagePixels { image: shown, live: true }).id();
+    let shown = add(&mut rig, image_for_tensor(611, 597));
+    rig.app.world_mut().entity_mut(tensor).insert(ImageFromTensor { image: shown.clone(), live: false });
+    let seen = rig.app.world_mut().spawn(TensorFromImage { image: shown, live: true }).id();
     expect_pixels(&mut rig, seen, &data, "and back");
     assert!(rig.faults().is_empty(), "{:?}", rig.faults());
 }
@@ -115,7 +117,7 @@ fn an_image_that_comes_late_is_copied_when_it_is_there() {
         let data = noise(12 * 5 * 4);
         let handle = rig.app.world().resource::<Assets<Image>>().reserve_handle();
         let tensor = Tensor::zeros([5, 12, 4], DType::U8).unwrap();
-        let tensor = rig.app.world_mut().spawn((tensor, ImagePixels { image: handle.clone(), live: false })).id();
+        let tensor = rig.app.world_mut().spawn((tensor, TensorFromImage { image: handle.clone(), live: false })).id();
         for _ in 0..3 {
             rig.app.update();
         }
@@ -128,7 +130,7 @@ fn an_image_that_comes_late_is_copied_when_it_is_there() {
 #[test]
 fn pixels_are_shown_after_the_work_that_makes_them_also_while_kernels_compile() {
     let mut rig = Rig::with(Backend::Gpu, TensorComputePlugin::default());
-    let shown = add(&mut rig, pixels_image(8, 8));
+    let shown = add(&mut rig, image_for_tensor(8, 8));
     let tensor = rig.spawn(Tensor::zeros([8, 8, 4], DType::U8).unwrap());
     rig.record(move |ops| {
         let places = ops.arange(0.0, 1.0, 256, DType::I32)?;
@@ -138,9 +140,9 @@ fn pixels_are_shown_after_the_work_that_makes_them_also_while_kernels_compile() 
     })
     .unwrap();
     // Once, in the frame of the work.
-    rig.app.world_mut().entity_mut(tensor).insert(PixelsImage { image: shown.clone(), live: false });
+    rig.app.world_mut().entity_mut(tensor).insert(ImageFromTensor { image: shown.clone(), live: false });
     let expected: Vec<u8> = (0..=255).collect();
-    let seen = rig.app.world_mut().spawn(ImagePixels { image: shown, live: true }).id();
+    let seen = rig.app.world_mut().spawn(TensorFromImage { image: shown, live: true }).id();
     expect_pixels(&mut rig, seen, &expected, "shown");
 }
 
@@ -153,11 +155,11 @@ fn views_are_shown_where_their_pixels_lie() {
         // The second picture of three, and of that a part in its middle.
         let second = pictures.slice(0, 1, 2).unwrap().reshape([20, 30, 4]).unwrap();
         let part = second.slice(0, 5, 12).unwrap().slice(1, 3, 16).unwrap();
-        let shown = add(&mut rig, pixels_image(13, 7));
-        rig.app.world_mut().spawn((part, PixelsImage { image: shown.clone(), live: true }));
+        let shown = add(&mut rig, image_for_tensor(13, 7));
+        rig.app.world_mut().spawn((part, ImageFromTensor { image: shown.clone(), live: true }));
         let at = |row: usize, column: usize| &bytes[((20 + 5 + row) * 30 + 3 + column) * 4..][..4];
         let expected: Vec<u8> = (0..7 * 13).flat_map(|i| at(i / 13, i % 13)).copied().collect();
-        let seen = rig.app.world_mut().spawn(ImagePixels { image: shown, live: true }).id();
+        let seen = rig.app.world_mut().spawn(TensorFromImage { image: shown, live: true }).id();
         expect_pixels(&mut rig, seen, &expected, &format!("a part on the {backend}"));
 
         // An image into a view: what is around it stays.
@@ -166,7 +168,7 @@ fn views_are_shown_where_their_pixels_lie() {
         let whole = rig.spawn(pictures.clone());
         let part = pictures.slice(0, 0, 1).unwrap().reshape([20, 30, 4]).unwrap();
         let part = part.slice(0, 5, 12).unwrap().slice(1, 3, 16).unwrap();
-        let part = rig.app.world_mut().spawn((part, ImagePixels { image: source, live: false })).id();
+        let part = rig.app.world_mut().spawn((part, TensorFromImage { image: source, live: false })).id();
         expect_pixels(&mut rig, part, &[9; 13 * 7 * 4], &format!("into a part on the {backend}"));
         let inside = |i: usize| (5..12).contains(&(i / 120)) && (3..16).contains(&(i / 4 % 30));
         let expected: Vec<u8> = bytes.iter().enumerate().map(|(i, &b)| if inside(i) { 9 } else { b }).collect();
@@ -194,9 +196,9 @@ fn images_that_cannot_be_copied_are_told_once_and_hinder_nobody() {
     let plain = changed(|_| ());
     let pixels = || Tensor::zeros([4, 4, 4], DType::U8).unwrap();
     let [deaf, integers, deep, target, plain] = [deaf, integers, deep, target, plain].map(|image| add(&mut rig, image));
-    let shown = add(&mut rig, pixels_image(4, 4));
-    let into = |image: &Handle<Image>| ImagePixels { image: image.clone(), live: true };
-    let show = |image: &Handle<Image>| PixelsImage { image: image.clone(), live: true };
+    let shown = add(&mut rig, image_for_tensor(4, 4));
+    let into = |image: &Handle<Image>| TensorFromImage { image: image.clone(), live: true };
+    let show = |image: &Handle<Image>| ImageFromTensor { image: image.clone(), live: true };
     let world = rig.app.world_mut();
     let turned = Tensor::zeros([4, 4, 4], DType::U8).unwrap().permute(&[1, 0, 2]).unwrap();
     let mut bad = vec![
@@ -204,10 +206,10 @@ fn images_that_cannot_be_copied_are_told_once_and_hinder_nobody() {
         (world.spawn(into(&integers)).id(), "Rgba8Uint"),
         (world.spawn(into(&deep)).id(), "2 by 2"),
         (world.spawn((into(&target), TensorOf(cpu))).id(), "COPY_SRC"),
-        (world.spawn((pixels(), show(&plain))).id(), "pixels_image"),
-        (world.spawn((Tensor::zeros([4, 4, 4], DType::F32).unwrap(), show(&shown))).id(), "not f32 of [4, 4, 4]"),
-        (world.spawn((Tensor::zeros([4, 3, 4], DType::U8).unwrap(), show(&shown))).id(), "not u8 of [4, 3, 4]"),
-        (world.spawn((turned, show(&shown))).id(), "side by side"),
+        (world.spawn((pixels(), show(&plain))).id(), "image_for_tensor"),
+        (world.spawn((Tensor::zeros([4, 4, 4], DType::F32).unwrap(), show(&shown))).id(), "is f32 of shape [4, 4, 4]"),
+        (world.spawn((Tensor::zeros([4, 3, 4], DType::U8).unwrap(), show(&shown))).id(), "is u8 of shape [4, 3, 4]"),
+        (world.spawn((turned, show(&shown))).id(), "not adjacent"),
     ];
     let good = world.spawn(into(&plain)).id();
     expect_pixels(&mut rig, good, &[1; 64], "beside the bad ones");
@@ -295,7 +297,7 @@ fn what_is_no_picture_is_an_error_of_the_call() {
     let error = rig.compute(move |ops| ops.image_input(pixels, &settings)).unwrap_err();
     assert!(matches!(error, OpError::Argument { .. }) && error.to_string().contains("4 by 4"), "{error}");
     let depth = image(2, 2, TextureFormat::Depth32Float, vec![0; 16]);
-    assert!(pixels_of(&depth).unwrap_err().to_string().contains("Depth32Float"));
+    assert!(data_from_image(&depth).unwrap_err().to_string().contains("Depth32Float"));
 }
 
 #[test]
@@ -303,9 +305,9 @@ fn pixels_are_shown_as_an_image() {
     for backend in BACKENDS {
         let mut rig = rig(backend);
         let bytes = noise(19 * 11 * 4);
-        let shown = add(&mut rig, pixels_image(19, 11));
+        let shown = add(&mut rig, image_for_tensor(19, 11));
         let tensor = Tensor::from_slice(&bytes, [11, 19, 4]).unwrap();
-        rig.app.world_mut().spawn((tensor, PixelsImage { image: shown.clone(), live: true }));
+        rig.app.world_mut().spawn((tensor, ImageFromTensor { image: shown.clone(), live: true }));
         match backend {
             Backend::Cpu => {
                 let data = |app: &App| {
@@ -315,7 +317,7 @@ fn pixels_are_shown_as_an_image() {
             }
             // The image's own data knows nothing of it; its texture does.
             Backend::Gpu => {
-                let tensor = rig.app.world_mut().spawn(ImagePixels { image: shown, live: true }).id();
+                let tensor = rig.app.world_mut().spawn(TensorFromImage { image: shown, live: true }).id();
                 expect_pixels(&mut rig, tensor, &bytes, "shown and seen");
             }
         }
@@ -339,7 +341,7 @@ fn a_cameras_view_is_a_tensor_on_either_backend() {
     for backend in BACKENDS {
         let model = rig.app.world_mut().spawn((TensorModel, ModelBackend(backend))).id();
         let tensor =
-            rig.app.world_mut().spawn((ImagePixels { image: image.clone(), live: true }, TensorOf(model))).id();
+            rig.app.world_mut().spawn((TensorFromImage { image: image.clone(), live: true }, TensorOf(model))).id();
         expect_pixels(&mut rig, tensor, &expected, &format!("on the {backend}"));
         rig.app.world_mut().entity_mut(tensor).despawn();
     }

@@ -11,7 +11,7 @@ fn model(rig: &mut Rig, name: &'static str) -> Entity {
 }
 
 fn own(rig: &mut Rig, model: Entity, name: &'static str, tensor: Tensor) -> Entity {
-    rig.app.world_mut().spawn((Name::new(name), tensor, TensorOf(model))).id()
+    rig.app.world_mut().spawn_tensor(model, name, tensor)
 }
 
 fn share(rig: &mut Rig, from: Entity, name: &'static str, to: Entity) -> Result<Entity, ShareError> {
@@ -184,7 +184,7 @@ fn a_model_can_choose_the_cpu_beside_a_gpu_app() {
     assert_eq!(squares.to_f32(), [4.0; 4]);
     let error = rig.compute(move |ops| ops.add(x, y)).unwrap_err();
     assert!(matches!(error, OpError::MixedBackends { .. }), "{error}");
-    assert_eq!(error.to_string(), "add: \"x\" lives on the GPU but \"y\" on the CPU");
+    assert_eq!(error.to_string(), "add: \"x\" is on the GPU but \"y\" is on the CPU");
 }
 
 #[test]

@@ -57,6 +57,31 @@ fn a_notification_reaches_the_tensor_and_bubbles_to_its_model() {
 }
 
 #[test]
+fn a_global_observer_sees_each_answer_once() {
+    for backend in BACKENDS {
+        let mut rig = Rig::new(backend);
+        let seen = Seen::default();
+        let log = seen.clone();
+        rig.app.add_observer(move |ready: On<TensorReady>| {
+            assert_eq!(ready.entity, ready.tensor);
+            log.lock().unwrap().push(("global", ready.tensor, ready.result.as_ref().unwrap().item().unwrap()));
+        });
+        let world = rig.app.world_mut();
+        let model = world.spawn(TensorModel).id();
+        let first = world.spawn_tensor(model, "first", Tensor::full([1], 1.0, DType::F32).unwrap());
+        let second = world.spawn_tensor(model, "second", Tensor::full([1], 2.0, DType::F32).unwrap());
+        rig.record(move |ops| {
+            ops.notify(first)?;
+            ops.notify(second)
+        })
+        .unwrap();
+        rig.step_until(|_| seen.lock().unwrap().len() >= 2);
+        rig.settle();
+        assert_eq!(*seen.lock().unwrap(), [("global", first, 1.0), ("global", second, 2.0)], "{backend}");
+    }
+}
+
+#[test]
 fn large_answers_come_in_the_order_they_were_asked_for() {
     // More than a frame copies by itself on the GPU backend.
     const COUNT: usize = 1 << 20;

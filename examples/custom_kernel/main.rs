@@ -94,8 +94,8 @@ fn set_up(mut commands: Commands, assets: Res<AssetServer>, mut kernels: ResMut<
     )?;
     let model = commands.spawn((TensorModel, Name::new("plane"))).id();
     let shape = [SIZE.y as usize, SIZE.x as usize];
-    let u = commands.spawn((Name::new("u"), Tensor::ones(shape, DType::F32)?, TensorOf(model))).id();
-    let v = commands.spawn((Name::new("v"), Tensor::from_slice(&seeds(), shape)?, TensorOf(model))).id();
+    let u = commands.spawn_tensor(model, "u", Tensor::ones(shape, DType::F32)?);
+    let v = commands.spawn_tensor(model, "v", Tensor::from_slice(&seeds(), shape)?);
     commands.insert_resource(Plane { u, v, step, paint });
     Ok(())
 }

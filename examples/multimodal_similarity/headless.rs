@@ -263,11 +263,18 @@ impl Evaluation {
     /// Makes these pictures what texts are searched in.
     fn index(&mut self, commands: &mut Commands, models: &Models, workspace: &mut Workspace) -> Result {
         let count = self.captions.len();
-        let mut own =
-            |name: &'static str, tensor| commands.spawn((Name::new(name), tensor, TensorOf(models.matcher))).id();
-        workspace.index = own("held-out index", Tensor::from_slice(&self.points, [count, JOINT_WIDTH])?);
-        workspace.popularity = own("held-out popularity", Tensor::from_slice(&self.popularity, [count])?);
-        workspace.scores = own("held-out scores", Tensor::zeros([1, count], DType::F32)?);
+        workspace.index = commands.spawn_tensor(
+            models.matcher,
+            "held-out index",
+            Tensor::from_slice(&self.points, [count, JOINT_WIDTH])?,
+        );
+        workspace.popularity = commands.spawn_tensor(
+            models.matcher,
+            "held-out popularity",
+            Tensor::from_slice(&self.popularity, [count])?,
+        );
+        workspace.scores =
+            commands.spawn_tensor(models.matcher, "held-out scores", Tensor::zeros([1, count], DType::F32)?);
         self.indexed = true;
         Ok(())
     }

@@ -1,21 +1,21 @@
-//! Failures that no caller is waiting for.
+//! Failures outside of calls that could return an error.
 
 use bevy::prelude::*;
 use crossbeam_channel::{Receiver, Sender};
 
 use super::{ImageError, KernelError, RunError};
 
-/// Something went wrong outside any call that could have returned an error. Observe it with `app.add_observer`; it is logged as well.
+/// A failure outside of any call that could have returned an error. It is logged; observe it with `app.add_observer` to handle it.
 #[derive(Event, Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum TensorFault {
-    /// A tensor was given a name that its model has already. It can be used by no op until it is renamed or the other is gone.
+    /// A tensor has the name of another tensor of its model. Ops reject it until it is renamed or the other tensor is despawned.
     DuplicateName {
         /// The model.
         model: Entity,
         /// The name.
         name: String,
-        /// The tensor that came second.
+        /// The second tensor.
         tensor: Entity,
     },
     /// A model was to move to the GPU by [`ModelBackend`](crate::ModelBackend), but the app has no device. It stays on the CPU.
@@ -23,18 +23,18 @@ pub enum TensorFault {
         /// The model.
         model: Entity,
     },
-    /// A batch of recorded work, or a part of it, failed.
+    /// A batch of recorded work failed, or a part of it.
     Run(RunError),
-    /// A shader asset does not make the kernel it is for. If an earlier version did, that one stays.
+    /// A shader asset is not valid for its kernel. If an earlier version was valid, the kernel keeps using it.
     Kernel(KernelError),
-    /// An image could not be copied into a tensor, or a tensor into an image.
+    /// An image could not be copied to a tensor, or a tensor to an image.
     Image {
-        /// The entity with [`ImagePixels`](crate::ImagePixels) or [`PixelsImage`](crate::PixelsImage).
+        /// The entity with [`TensorFromImage`](crate::TensorFromImage) or [`ImageFromTensor`](crate::ImageFromTensor).
         entity: Entity,
-        /// Why not.
+        /// The reason.
         error: ImageError,
     },
-    /// A [`notify`](crate::TensorCommands::notify) whose tensor was despawned before its values arrived.
+    /// The tensor of a [`notify`](crate::TensorCommands::notify) was despawned before its values arrived.
     Undelivered {
         /// The tensor's entity.
         tensor: Entity,
@@ -45,7 +45,7 @@ impl core::fmt::Display for TensorFault {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::DuplicateName { model, name, tensor } => {
-                write!(f, "tensor {tensor} has the name \"{name}\", which model {model} has already")
+                write!(f, "tensor {tensor}: model {model} already has a tensor named \"{name}\"")
             }
             Self::NoDevice { model } => write!(f, "model {model} cannot move to the GPU: the app has no device"),
             Self::Run(error) => error.fmt(f),
@@ -63,15 +63,15 @@ pub(crate) fn log_fault(fault: On<TensorFault>) {
     }
 }
 
-/// Where backends report faults from other threads and worlds.
+/// Sends faults from other threads and worlds to the main world.
 #[derive(Resource, Clone)]
 pub(crate) struct FaultSender(pub Sender<TensorFault>);
 
-/// Where the main world finds them.
+/// Receives them in the main world.
 #[derive(Resource)]
 pub(crate) struct FaultReceiver(pub Receiver<TensorFault>);
 
-/// Turns faults that backends reported into events.
+/// Triggers an event for every fault that has arrived.
 pub(crate) fn trigger_faults(receiver: Res<FaultReceiver>, mut commands: Commands) {
     for fault in receiver.0.try_iter() {
         commands.trigger(fault);

@@ -1,4 +1,4 @@
-//! Errors of copying between images and tensors.
+//! Errors of copies between images and tensors.
 
 use bevy::render::render_resource::TextureFormat;
 use thiserror::Error;
@@ -6,54 +6,56 @@ use thiserror::Error;
 use super::{OpError, ReadError, TensorError};
 use crate::ir::{DType, Shape};
 
-/// An image that has no pixels to give, or cannot take those it is given.
+/// The error of a copy between an image and a tensor.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// The image is not flat, or of a format without colours, or of one that Bevy cannot read.
-    #[error("an image of {format:?}, {width} by {height}, cannot become pixels")]
+    /// The image is not a single 2D layer, or has a format that cannot be converted to pixels.
+    #[error("an image of format {format:?} and {width} by {height} texels cannot be converted to pixels")]
     Format {
         /// The format.
         format: TextureFormat,
-        /// Its width.
+        /// The width.
         width: u32,
-        /// Its height.
+        /// The height.
         height: u32,
     },
-    /// Its data is only on the device.
-    #[error("the image's data is not in main memory (see RenderAssetUsages)")]
+    /// The data of the image is not in main memory.
+    #[error("the data of the image is not in main memory (see RenderAssetUsages)")]
     NoData,
-    /// Its data is only on the device, and may not be copied from there.
-    #[error("the image's data is only on the device; the CPU backend needs TextureUsages::COPY_SRC to read it")]
+    /// The data of the image is only on the device, and its usage does not allow a copy.
+    #[error("the data of the image is only on the device; the CPU backend needs TextureUsages::COPY_SRC to read it")]
     NoCopy,
-    /// No shader may read it.
-    #[error("no shader may read the image; the GPU backend needs TextureUsages::TEXTURE_BINDING")]
+    /// The usage of the image does not allow shaders to read it.
+    #[error("shaders cannot read the image; the GPU backend needs TextureUsages::TEXTURE_BINDING")]
     NoBinding,
-    /// It cannot show pixels.
-    #[error("pixels cannot be shown in this image; make it with pixels_image")]
+    /// The format or usage of the image does not allow pixels to be written.
+    #[error("pixels cannot be written to this image; create it with image_for_tensor")]
     NotShown,
-    /// The tensor is not this image's pixels.
-    #[error("the pixels of an image of {width} by {height} are u8 of [{height}, {width}, 4], not {dtype} of {shape}")]
+    /// The tensor does not have the type and shape of the image's pixels.
+    #[error(
+        "the pixels of an image of {width} by {height} are u8 of shape [{height}, {width}, 4], but the tensor is {dtype} of shape {shape}"
+    )]
     Pixels {
-        /// The tensor's type.
+        /// The type of the tensor.
         dtype: DType,
-        /// The tensor's shape.
+        /// The shape of the tensor.
         shape: Shape,
-        /// The image's width.
+        /// The width of the image.
         width: u32,
-        /// The image's height.
+        /// The height of the image.
         height: u32,
     },
-    /// A view in which the bytes of a pixel, or the pixels of a row, do not lie together, or whose rows are one.
-    #[error("the tensor is a view whose pixels do not lie side by side; copy it first")]
+    /// The tensor is a view in which the bytes of a pixel or the pixels of a row are not adjacent, or in which rows overlap.
+    #[error("the tensor is a view whose pixels are not adjacent; copy it first")]
     View,
-    /// A tensor that could not be made.
+    /// A tensor could not be created.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// An op that could not be recorded.
+    /// An op could not be recorded.
     #[error(transparent)]
     Op(#[from] OpError),
-    /// Pixels that did not come.
+    /// The pixels could not be read back.
     #[error(transparent)]
     Read(#[from] ReadError),
 }

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::ir::SourcePlace;
 
-/// The beginning of a message about a kernel: its name, and the place where there is one.
+/// The start of a message: the name of the kernel, and the place in its source if it is known.
 fn in_kernel(kernel: &str, place: Option<SourcePlace>) -> String {
     match place {
         Some(SourcePlace { line, column }) => format!("kernel {kernel}, line {line}, column {column}"),
@@ -12,142 +12,143 @@ fn in_kernel(kernel: &str, place: Option<SourcePlace>) -> String {
     }
 }
 
-/// Registering a [`CustomKernel`](crate::CustomKernel), or the edit of one. Nothing reached a device; an edit leaves the kernel as it was.
+/// The error of registering a [`CustomKernel`](crate::CustomKernel), or of reloading its shader. After a failed reload the kernel keeps
+/// its previous shader.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum KernelError {
-    /// The text is no valid WGSL: its syntax, its types, a function that calls itself, a name defined twice.
+    /// The source is not valid WGSL.
     #[error("{}: {message}", in_kernel(kernel, *place))]
     Wgsl {
         /// The kernel.
         kernel: &'static str,
-        /// Where, if that is known.
+        /// The place in the source, if known.
         place: Option<SourcePlace>,
-        /// What naga said.
+        /// The message of naga, the WGSL compiler.
         message: String,
     },
-    /// An `#import` of something that there is not.
-    #[error("{}: there is no {module} to import; there are {known}", in_kernel(kernel, Some(*place)))]
+    /// An `#import` names an unknown module.
+    #[error("{}: unknown module {module}; known modules: {known}", in_kernel(kernel, Some(*place)))]
     Import {
         /// The kernel.
         kernel: &'static str,
-        /// Where.
+        /// The place of the import.
         place: SourcePlace,
-        /// What was to be imported.
+        /// The unknown module.
         module: String,
-        /// What can be.
+        /// The known modules.
         known: String,
     },
-    /// The entry point (or, of elementwise kernels, the function) is not in the text.
-    #[error("kernel {kernel}: there is no {entry}; there are: {}", found.join(", "))]
+    /// The source has no entry point of this name. For elementwise kernels: no function of this name.
+    #[error("kernel {kernel}: {entry} not found; found: {}", found.join(", "))]
     EntryPoint {
         /// The kernel.
         kernel: &'static str,
-        /// The name looked for.
+        /// The expected name.
         entry: &'static str,
-        /// Those found.
+        /// The names in the source.
         found: Vec<String>,
     },
-    /// A binding that the kernel is to have is not in the text.
-    #[error("kernel {kernel}: the {role} `{binding}` is not a variable of the text")]
+    /// The source does not declare a binding of the kernel.
+    #[error("kernel {kernel}: the source does not declare the {role} `{binding}`")]
     MissingBinding {
         /// The kernel.
         kernel: &'static str,
-        /// The variable looked for.
+        /// The expected variable.
         binding: &'static str,
         /// Input, output, scratch or params.
         role: &'static str,
     },
-    /// The entry point uses a variable that the kernel does not declare as an input, output, scratch or params.
-    #[error("{}: `{binding}` is used but is no input, output, scratch or params of the kernel", in_kernel(kernel, *place))]
+    /// The entry point uses a variable that is not an input, output, scratch or params of the kernel.
+    #[error("{}: `{binding}` is used but is not an input, output, scratch or params of the kernel", in_kernel(kernel, *place))]
     UnknownBinding {
         /// The kernel.
         kernel: &'static str,
-        /// Where it is declared.
+        /// The place of its declaration.
         place: Option<SourcePlace>,
         /// The variable.
         binding: String,
     },
-    /// A binding's type is not one that the contents of a tensor can be seen as.
+    /// The type of a binding does not match the tensor.
     #[error("{}: the {role} `{binding}` {reason}", in_kernel(kernel, *place))]
     BindingType {
         /// The kernel.
         kernel: &'static str,
-        /// Where it is declared.
+        /// The place of its declaration.
         place: Option<SourcePlace>,
         /// The variable.
         binding: &'static str,
         /// Input, output, scratch or params.
         role: &'static str,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// A binding is read where it should be written, or the other way round.
+    /// A binding has the wrong access mode, or is not used as its role requires.
     #[error("{}: the {role} `{binding}` must be {expected} but is {found}", in_kernel(kernel, *place))]
     BindingAccess {
         /// The kernel.
         kernel: &'static str,
-        /// Where it is declared.
+        /// The place of its declaration.
         place: Option<SourcePlace>,
         /// The variable.
         binding: &'static str,
         /// Input, output, scratch or params.
         role: &'static str,
-        /// How it must be declared or used.
+        /// The required access.
         expected: &'static str,
-        /// How it is.
+        /// The actual access.
         found: &'static str,
     },
-    /// The params struct is not what the Rust type says.
+    /// The params struct does not match the Rust type.
     #[error("{}: {reason}", in_kernel(kernel, *place))]
     Params {
         /// The kernel.
         kernel: &'static str,
-        /// Where the struct is.
+        /// The place of the struct.
         place: Option<SourcePlace>,
-        /// What differs, with the member's name.
+        /// The difference, with the name of the member.
         reason: String,
     },
-    /// A barrier that some threads of a workgroup may not reach, at which a device could hang.
+    /// A barrier is in non-uniform control flow: some threads of a workgroup may not reach it, and the device could hang.
     #[error("{}: a barrier of `{function}` is in non-uniform control flow", in_kernel(kernel, *place))]
     Barrier {
         /// The kernel.
         kernel: &'static str,
-        /// Where.
+        /// The place of the barrier.
         place: Option<SourcePlace>,
-        /// The function it is in.
+        /// The function that contains it.
         function: String,
     },
-    /// More than the device allows: threads of a workgroup, its memory, or bindings.
+    /// The kernel needs more than the device allows: threads per workgroup, workgroup memory, or bindings.
     #[error("{}: {what} {requested} but the device allows {available}", in_kernel(kernel, *place))]
     Limit {
         /// The kernel.
         kernel: &'static str,
-        /// The entry point.
+        /// The place of the entry point.
         place: Option<SourcePlace>,
-        /// What there is too much of.
+        /// The exceeded limit.
         what: &'static str,
-        /// How much the kernel needs.
+        /// The value that the kernel needs.
         requested: u32,
-        /// How much there is.
+        /// The value that the device allows.
         available: u32,
     },
-    /// An explicit dispatch of no workgroups.
-    #[error("kernel {kernel}: a dispatch of {workgroups:?} workgroups does nothing")]
+    /// An explicit dispatch has no workgroups.
+    #[error("kernel {kernel}: a dispatch of {workgroups:?} workgroups is empty")]
     ZeroWorkgroups {
         /// The kernel.
         kernel: &'static str,
-        /// The workgroups given.
+        /// The number of workgroups.
         workgroups: [u32; 3],
     },
-    /// The function of an elementwise kernel does not take and give single numbers, or its CPU function takes others.
+    /// The function of an elementwise kernel does not take and return single numbers, or does not match the CPU function.
     #[error("{}: {reason}", in_kernel(kernel, *place))]
     Elementwise {
         /// The kernel.
         kernel: &'static str,
-        /// Where the function is.
+        /// The place of the function.
         place: Option<SourcePlace>,
-        /// What does not fit.
+        /// The reason.
         reason: String,
     },
     /// The description of the kernel contradicts itself.
@@ -155,17 +156,17 @@ pub enum KernelError {
     Description {
         /// The kernel.
         kernel: &'static str,
-        /// How.
+        /// The reason.
         reason: String,
     },
-    /// Another kernel of this name is in use.
-    #[error("kernel {kernel}: another kernel has this name")]
+    /// Another kernel already has this name.
+    #[error("kernel {kernel}: another kernel already has this name")]
     NameTaken {
         /// The name.
         kernel: &'static str,
     },
-    /// The shader asset has not been loaded yet, or not at all.
-    #[error("kernel {kernel}: its shader has not been loaded yet")]
+    /// The shader asset is not loaded yet, or failed to load.
+    #[error("kernel {kernel}: the shader is not loaded")]
     NotLoaded {
         /// The kernel.
         kernel: &'static str,
@@ -173,7 +174,7 @@ pub enum KernelError {
 }
 
 impl KernelError {
-    /// Where in the kernel's text, if that is known.
+    /// The place in the source of the kernel, if known.
     pub fn place(&self) -> Option<SourcePlace> {
         match self {
             Self::Import { place, .. } => Some(*place),

@@ -1,4 +1,4 @@
-//! What can go wrong: one enum per phase.
+//! Errors, one enum per phase.
 
 mod fault;
 mod image;

@@ -6,7 +6,7 @@ use thiserror::Error;
 use super::KernelError;
 use crate::ir::{Backend, DType, Shape};
 
-/// An operand as an error names it.
+/// The description of an operand in an error.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperandInfo {
     /// The tensor's name, or its entity if it has none. For a value, the op that made it.
@@ -49,7 +49,7 @@ pub enum OpError {
         /// The op.
         op: &'static str,
     },
-    /// The entity has no [`Tensor`](crate::Tensor): it was never spawned, is not spawned yet, or was despawned.
+    /// The entity has no [`Tensor`](crate::Tensor): it is not spawned yet, or was despawned.
     #[error("{op}: entity {entity} has no tensor")]
     MissingTensor {
         /// The op.
@@ -74,7 +74,7 @@ pub enum OpError {
         op: &'static str,
     },
     /// Operands on different backends.
-    #[error("{op}: {first} lives on the {first_backend} but {second} on the {second_backend}")]
+    #[error("{op}: {first} is on the {first_backend} but {second} is on the {second_backend}")]
     MixedBackends {
         /// The op.
         op: &'static str,
@@ -87,24 +87,24 @@ pub enum OpError {
         /// Its backend.
         second_backend: Backend,
     },
-    /// Shapes that do not fit the op or each other.
+    /// The shapes are not valid for the op.
     #[error("{op}: {}; {reason}", list_shapes(operands))]
     Shape {
         /// The op.
         op: &'static str,
         /// The operands that do not fit.
         operands: Vec<OperandInfo>,
-        /// What does not fit.
+        /// The reason.
         reason: String,
     },
-    /// Element types that do not fit the op or each other.
+    /// The element types are not valid for the op.
     #[error("{op}: {}; {reason}", list_types(operands))]
     Type {
         /// The op.
         op: &'static str,
         /// The operands that do not fit.
         operands: Vec<OperandInfo>,
-        /// What does not fit.
+        /// The reason.
         reason: String,
     },
     /// An axis that does not exist or is named twice.
@@ -116,7 +116,7 @@ pub enum OpError {
         operand: Box<OperandInfo>,
         /// The axis given.
         axis: isize,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
     /// An invalid argument, such as a size, a range or a number of groups.
@@ -124,17 +124,17 @@ pub enum OpError {
     Argument {
         /// The op.
         op: &'static str,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// Host data that does not fit the tensor it is written to.
+    /// Host data does not match the tensor that it is written to.
     #[error("{op}: {operand} of type {}; {reason}", operand.dtype)]
     Data {
         /// The op.
         op: &'static str,
         /// The tensor.
         operand: Box<OperandInfo>,
-        /// What does not fit.
+        /// The reason.
         reason: String,
     },
     /// The tensor is a broadcast view, in which several indices are the same element. It cannot be written.
@@ -149,7 +149,7 @@ pub enum OpError {
     #[error("{0}")]
     Kernel(Box<KernelError>),
     /// A custom kernel without a CPU function cannot run on the CPU.
-    #[error("{op}: the kernel has no CPU function, and its tensors live on the CPU")]
+    #[error("{op}: the kernel has no CPU function, but its tensors are on the CPU")]
     NoCpuFunction {
         /// The kernel.
         op: &'static str,

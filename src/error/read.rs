@@ -1,20 +1,20 @@
-//! Errors of reading values back.
+//! Errors of readbacks.
 
 use thiserror::Error;
 
 use super::RunError;
 
-/// A readback that brings no data.
+/// The error of a readback.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The work that was to make the values failed.
-    #[error("the work behind the values failed: {0}")]
+    /// The work that computes the values failed.
+    #[error("the work that computes the values failed: {0}")]
     Failed(RunError),
-    /// The device went away.
+    /// The device was lost.
     #[error("the device was lost before the values arrived")]
     DeviceLost,
-    /// The app, or the plugin, ended.
-    #[error("tensor compute ended before the values arrived")]
+    /// The app ended before the values arrived, or the answer was already taken.
+    #[error("the app ended before the values arrived, or they were already taken")]
     Disabled,
 }

@@ -1,15 +1,15 @@
-//! Errors of running recorded work.
+//! Errors of recorded work that runs on a backend.
 
 use thiserror::Error;
 
-/// A tensor that takes memory, as errors name it.
+/// A tensor in device memory, as described in errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryHolder {
-    /// Its name, or the number of its storage.
+    /// The name of the tensor, or the id of its storage.
     pub name: String,
-    /// Bytes it takes on the device.
+    /// Bytes on the device.
     pub bytes: u64,
-    /// Whether it is pinned.
+    /// Whether the tensor is pinned.
     pub pinned: bool,
 }
 
@@ -19,88 +19,88 @@ fn list_holders(holders: &[MemoryHolder]) -> String {
     if list.is_empty() { "none".to_owned() } else { list }
 }
 
-/// Running a batch of recorded work.
+/// The error of running a batch of recorded work.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// A kernel did not become a pipeline.
+    /// The pipeline of a kernel could not be created.
     #[error("kernel {kernel} did not compile: {message}")]
     Kernel {
         /// The kernel.
         kernel: String,
-        /// What the compiler said.
+        /// The message of the compiler.
         message: String,
     },
-    /// The CPU function of a custom kernel failed, or is missing where work had to move to the CPU.
+    /// The CPU function of a custom kernel failed, or is missing although the work moved to the CPU.
     #[error("kernel {kernel} on the CPU: {message}")]
     CpuFunction {
         /// The kernel.
         kernel: &'static str,
-        /// What it said.
+        /// The message of the function.
         message: String,
     },
-    /// A buffer beyond what the device allows.
+    /// A buffer is larger than the device allows.
     #[error("{what} needs {requested} bytes but the device allows {available}")]
     Limit {
-        /// What asked.
+        /// The tensor or op that needs the buffer.
         what: String,
-        /// Bytes asked for.
+        /// Requested bytes.
         requested: u64,
-        /// Bytes allowed.
+        /// The limit in bytes.
         available: u64,
     },
-    /// The device has no memory left.
-    #[error("the device is out of memory: {what} asked for {requested} bytes")]
+    /// The device is out of memory.
+    #[error("the device is out of memory: {what} needs {requested} bytes")]
     OutOfMemory {
-        /// What asked.
+        /// The tensor or op that needs the memory.
         what: String,
-        /// Bytes asked for.
+        /// Requested bytes.
         requested: u64,
     },
-    /// The work needs more than the budget has left, even with every tensor gone that may go.
+    /// The work needs more memory than the budget allows, even if every tensor that can be evicted is evicted.
     #[error(
-        "{requested} bytes are needed but only {available} of the budget of {budget} can be had; largest holders: {}",
+        "{requested} bytes are needed but only {available} of the budget of {budget} are available; largest tensors: {}",
         list_holders(largest)
     )]
     Budget {
-        /// Bytes the work needs beyond what it has on the device.
+        /// Additional bytes that the work needs on the device.
         requested: u64,
-        /// Bytes that could be had for it.
+        /// Bytes that could be made available.
         available: u64,
         /// The budget.
         budget: u64,
-        /// The largest tensors that must stay: pinned ones, and those the work itself uses.
+        /// The largest tensors that cannot be evicted: pinned tensors, and tensors that the work uses.
         largest: Vec<MemoryHolder>,
     },
-    /// The work reads a tensor whose content a lost device took with it.
+    /// The work reads a tensor whose content was lost with the device.
     #[error("the content of {tensor} was lost with the device; write it before reading it")]
     Lost {
-        /// The tensor's name.
+        /// The name of the tensor.
         tensor: String,
     },
-    /// The device refused something; a bug worth reporting.
-    #[error("the device reported: {0}")]
+    /// The device reported a validation error. This is a bug; please report it.
+    #[error("the device reported an error: {0}")]
     Device(String),
-    /// In debug mode: the first op of a batch that made a NaN or an infinity of operands without.
-    #[error("{op} at {site} made {nans} NaNs and {infinities} infinities of operands that had none")]
+    /// In debug mode: the first op of a batch whose results have NaNs or infinities although its operands have none.
+    #[error("{op} at {site}: {nans} NaNs and {infinities} infinities in the result, none in the operands")]
     NonFinite {
-        /// The op that the kernel is for.
+        /// The op of the kernel.
         op: &'static str,
-        /// All ops that share the kernel.
+        /// All ops that are fused into the kernel.
         ops: Vec<&'static str>,
-        /// Where the last of them was recorded.
+        /// The source location where the last of them was recorded.
         site: &'static core::panic::Location<'static>,
-        /// NaNs among the results.
+        /// Number of NaNs in the result.
         nans: u32,
-        /// Infinities among the results.
+        /// Number of infinities in the result.
         infinities: u32,
     },
-    /// A kernel read positions from memory that lay outside the data; they were clamped.
+    /// A kernel read indices from a tensor that are outside of the data. They were clamped.
     #[error("{op}: {count} indices out of range were clamped")]
     IndexOutOfRange {
         /// The op.
         op: &'static str,
-        /// How many.
+        /// Number of indices.
         count: u32,
     },
 }

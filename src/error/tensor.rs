@@ -1,22 +1,22 @@
-//! Errors of making tensors, views and host data.
+//! Errors of creating tensors, views and host data.
 
 use thiserror::Error;
 
 use crate::ir::{DType, Shape};
 
-/// Making a tensor, a view of one, or host data.
+/// The error of creating a tensor, a view, or host data.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum TensorError {
-    /// The number of values is not what the shape asks for.
-    #[error("a tensor of shape {shape} cannot be made of {values} values")]
+    /// The number of values does not match the shape.
+    #[error("a tensor of shape {shape} cannot be created from {values} values")]
     Length {
-        /// The shape asked for.
+        /// The requested shape.
         shape: Shape,
-        /// The values given.
+        /// The number of values.
         values: usize,
     },
-    /// Rows of different lengths.
+    /// The rows have different lengths.
     #[error("row {row} has {length} values but the first row has {expected}")]
     Ragged {
         /// The first row that differs.
@@ -26,124 +26,124 @@ pub enum TensorError {
         /// The length of the first row.
         expected: usize,
     },
-    /// More elements than can be addressed.
+    /// The tensor has more elements than can be addressed.
     #[error("a tensor of shape {shape} and type {dtype} is too large to address")]
     TooLarge {
-        /// The shape asked for.
+        /// The requested shape.
         shape: Shape,
-        /// The element type asked for.
+        /// The requested element type.
         dtype: DType,
     },
-    /// Host data is of another type than asked for.
-    #[error("the values are {held}, not {asked}")]
+    /// The data has another type than requested.
+    #[error("the data has type {held}, but {asked} was requested")]
     ElementType {
-        /// What the data is.
+        /// The type of the data.
         held: DType,
-        /// What was asked for.
+        /// The requested type.
         asked: DType,
     },
-    /// The constructor has no meaning for this element type.
-    #[error("{constructor} makes no {dtype} tensors")]
+    /// The constructor does not support the element type.
+    #[error("{constructor} does not support {dtype} tensors")]
     UnsupportedType {
         /// The constructor.
         constructor: &'static str,
-        /// The element type asked for.
+        /// The requested element type.
         dtype: DType,
     },
-    /// Rows that are not made of whole blocks.
+    /// The rows are not whole blocks.
     #[error(
-        "a {dtype} tensor of shape {shape} cannot be made: the last axis is not a multiple of {block}, the block of the type"
+        "a {dtype} tensor cannot have shape {shape}: the last axis is not a multiple of the block size {block} of the type"
     )]
     Blocks {
-        /// The shape asked for.
+        /// The requested shape.
         shape: Shape,
         /// The quantised type.
         dtype: DType,
-        /// Elements of its blocks.
+        /// Elements per block.
         block: usize,
     },
-    /// The number of bytes is not what the blocks take.
-    #[error("a {dtype} tensor of shape {shape} is made of {expected} bytes, not {bytes}")]
+    /// The number of bytes does not match the blocks.
+    #[error("a {dtype} tensor of shape {shape} needs {expected} bytes of blocks, but {bytes} were given")]
     BlockBytes {
-        /// The shape asked for.
+        /// The requested shape.
         shape: Shape,
         /// The quantised type.
         dtype: DType,
-        /// The bytes its blocks take.
+        /// The bytes of its blocks.
         expected: usize,
-        /// The bytes given.
+        /// The number of bytes given.
         bytes: usize,
     },
-    /// A view of a quantised tensor that is not a run of whole rows.
-    #[error("a {dtype} tensor of shape {shape} can only be seen as a run of whole rows; dequantize it first")]
+    /// A view of a quantised tensor must be a range of whole rows.
+    #[error("a view of a {dtype} tensor of shape {shape} must be a range of whole rows; dequantize it first")]
     QuantizedView {
         /// The shape of the tensor.
         shape: Shape,
         /// The quantised type.
         dtype: DType,
     },
-    /// An axis that the shape does not have.
+    /// The shape does not have the axis.
     #[error("axis {axis} does not exist in shape {shape}")]
     Axis {
-        /// The axis asked for.
+        /// The requested axis.
         axis: isize,
         /// The shape.
         shape: Shape,
     },
-    /// A range that leaves its axis, or a step of 0.
-    #[error("{start}..{end} step {step} is not a range of axis {axis} of shape {shape}")]
+    /// The range is outside of the axis, or the step is 0.
+    #[error("{start}..{end} with step {step} is not a valid range of axis {axis} of shape {shape}")]
     Range {
-        /// Start asked for.
+        /// The start.
         start: isize,
-        /// End asked for.
+        /// The end.
         end: isize,
-        /// Step asked for.
+        /// The step.
         step: isize,
         /// The axis.
         axis: usize,
         /// The shape.
         shape: Shape,
     },
-    /// The axes given are not each axis once.
-    #[error("{order:?} does not list every axis of shape {shape} once")]
+    /// The order does not contain every axis once.
+    #[error("the order {order:?} does not contain every axis of shape {shape} once")]
     Permutation {
-        /// The order asked for.
+        /// The order.
         order: Vec<isize>,
         /// The shape.
         shape: Shape,
     },
-    /// Shapes that hold different numbers of elements.
-    #[error("shape {from} has {} elements and cannot become {to} with {}", .from.elements(), .to.elements())]
+    /// The shapes have different numbers of elements.
+    #[error("shape {from} with {} elements cannot be reshaped to {to} with {}", .from.elements(), .to.elements())]
     Reshape {
-        /// The shape there is.
+        /// The current shape.
         from: Shape,
-        /// The shape asked for.
+        /// The requested shape.
         to: Shape,
     },
-    /// The view is strided in a way the new shape cannot express without copying.
-    #[error("a strided view of shape {from} cannot be seen as {to} without a copy; record `ops.reshape` instead")]
+    /// The strides of the view do not allow the new shape without a copy.
+    #[error("a strided view of shape {from} cannot be reshaped to {to} without a copy; use `TensorCommands::reshape`")]
     NeedsCopy {
-        /// The shape there is.
+        /// The current shape.
         from: Shape,
-        /// The shape asked for.
+        /// The requested shape.
         to: Shape,
     },
-    /// A shape that does not broadcast to another.
+    /// The shape cannot be broadcast to the other.
     #[error("shape {from} does not broadcast to {to}")]
     Broadcast {
-        /// The shape there is.
+        /// The current shape.
         from: Shape,
-        /// The shape asked for.
+        /// The requested shape.
         to: Shape,
     },
-    /// A window beyond the end of the tensor.
-    #[error("{size} elements from {offset} do not lie within a tensor of {elements}")]
+    /// The window is outside of the tensor.
+    #[error("a window of {size} elements at {offset} is outside of a tensor of {elements} elements")]
     Window {
-        /// First element asked for.
+        /// The first element of the window.
         offset: usize,
-        /// Elements asked for.
+        /// The size of the window.
         size: usize,
-        /// Elements there are.
+        /// The number of elements of the tensor.
         elements: usize,
     },
 }

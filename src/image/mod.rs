@@ -1,8 +1,8 @@
-//! Images and tensors. In between are *pixels*: a tensor `[height, width, 4]` of `u8`, red to alpha, as screens show them (sRGB).
+//! Copies between images and tensors. *Pixels* are a tensor `[height, width, 4]` of `u8` with sRGB colours, red to alpha.
 //!
-//! [`ImagePixels`] makes such a tensor of an [`Image`], which may be a camera's render target, and [`PixelsImage`] shows one as an image; on the GPU backend
-//! neither leaves the device. [`TensorCommands::image_input`] makes a network's input of pixels, [`TensorCommands::image_pixels`] makes pixels of a network's
-//! output.
+//! [`TensorFromImage`] copies an [`Image`], which can be a camera's render target, to a tensor. [`ImageFromTensor`] copies a tensor
+//! to an image. On the GPU backend neither copy leaves the device. [`TensorCommands::image_input`] converts pixels to the input of a
+//! network, and [`TensorCommands::image_pixels`] converts the output of a network to pixels.
 
 mod pixels;
 
@@ -11,29 +11,31 @@ use bevy::app::{App, PostUpdate};
 use bevy::ecs::schedule::IntoScheduleConfigs;
 use bevy::image::Image;
 use bevy::math::URect;
+use bevy::prelude::ReflectDefault;
+use bevy::reflect::Reflect;
 use bevy::render::render_resource::TextureFormat;
 
-pub use pixels::{ImagePixels, PixelsImage, pixels_image};
+pub use pixels::{ImageFromTensor, TensorFromImage, image_for_tensor};
 
 use crate::error::OpResult;
 use crate::ir::DType;
 use crate::record::{LAST, ResizeSettings, ResizeTo, TensorCommands, TensorOperand, TensorValue};
 use crate::tensor::{Tensor, TensorData};
 
-/// The part of an image that is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+/// The part of an image to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Reflect)]
 pub enum ImageCrop {
-    /// All of it.
+    /// The whole image.
     #[default]
     Whole,
-    /// The largest square in its middle.
+    /// The largest square in the centre.
     Square,
-    /// These pixels.
+    /// A rectangle, in pixels.
     Rect(URect),
 }
 
-/// The order of a network's axes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+/// The axis order of a network's input or output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Reflect)]
 pub enum ImageLayout {
     /// `[1, channels, height, width]`.
     #[default]
@@ -42,20 +44,21 @@ pub enum ImageLayout {
     Nhwc,
 }
 
-/// How pixels become a network's input of three channels, and back.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// The conversion of pixels to the input of a network with three channels, and back.
+#[derive(Clone, Copy, Debug, PartialEq, Reflect)]
+#[reflect(Default)]
 pub struct ImageSettings {
-    /// What is used of the image; all by default.
+    /// The part of the image to use. Default: the whole image.
     pub crop: ImageCrop,
-    /// `[height, width]` to resize to, linearly and without skipping pixels; as it is by default.
+    /// `[height, width]` to resize to, with an antialiased linear filter. Default: the size is kept.
     pub size: Option<[usize; 2]>,
-    /// The order of axes; channels first by default.
+    /// The axis order. Default: channels first.
     pub layout: ImageLayout,
-    /// Subtracted from each channel, which goes from 0 to 1; 0 by default.
+    /// Subtracted from each channel. Channels are in `0..=1`. Default: 0.
     pub mean: [f32; 3],
-    /// Each channel is divided by it then; 1 by default.
+    /// Divides each channel, after the mean was subtracted. Default: 1.
     pub deviation: [f32; 3],
-    /// What shows through where a pixel is transparent; white by default.
+    /// The colour behind transparent pixels. Default: white.
     pub background: [f32; 3],
 }
 
@@ -78,7 +81,7 @@ impl ImageError {
         Self::Format { format: image.texture_descriptor.format, width, height }
     }
 
-    /// Whether a tensor has the type and shape of an image's pixels.
+    /// Fails if a tensor does not have the type and shape of an image's pixels.
     fn check_pixels(tensor: &Tensor, image: &Image) -> Result<(), Self> {
         let (width, height) = (image.width(), image.height());
         let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
@@ -89,8 +92,8 @@ impl ImageError {
     }
 }
 
-/// The pixels of an image whose data is in main memory.
-pub fn pixels_of(image: &Image) -> Result<TensorData, ImageError> {
+/// Converts an image to pixels. Its data must be in main memory.
+pub fn data_from_image(image: &Image) -> Result<TensorData, ImageError> {
     let format = image.texture_descriptor.format;
     let wrong = || ImageError::of_format(image);
     let data = image.data.as_ref().ok_or(ImageError::NoData)?;
@@ -110,16 +113,19 @@ pub fn pixels_of(image: &Image) -> Result<TensorData, ImageError> {
     Ok(TensorData::new(&bytes, shape)?)
 }
 
-/// Puts red before blue where the format has it the other way.
+/// Swaps red and blue if the format has blue first.
 fn red_first(format: TextureFormat, bytes: &mut [u8]) {
     if matches!(format, TextureFormat::Bgra8Unorm | TextureFormat::Bgra8UnormSrgb) {
         bytes.chunks_exact_mut(4).for_each(|pixel| pixel.swap(0, 2));
     }
 }
 
-/// The main world's part; the render world's is in the plugin's schedule.
+/// Adds the systems of the main world. Those of the render world are in the plugin's schedule.
 pub(crate) fn plugin(app: &mut App) {
-    app.add_systems(PostUpdate, (pixels::land_pixels, pixels::copy_pixels, pixels::show_pixels).chain());
+    app.register_type::<TensorFromImage>()
+        .register_type::<ImageFromTensor>()
+        .register_type::<ImageSettings>()
+        .add_systems(PostUpdate, (pixels::land_pixels, pixels::copy_pixels, pixels::show_pixels).chain());
 }
 
 /// Images.

@@ -1,4 +1,4 @@
-//! Images as pixels, and pixels as images, on whichever backend the tensor lives.
+//! Copies between images and pixels, on both backends.
 
 use crate::error::{ImageError, TensorFault};
 use crate::mailbox::{CopyWay, ImageCopy, Outbox, PixelRows};
@@ -9,60 +9,64 @@ use bevy::prelude::*;
 use bevy::render::gpu_readback::{Readback, ReadbackComplete};
 use bevy::render::render_resource::{Extent3d, TextureDimension, TextureFormat, TextureUsages, TextureViewDescriptor};
 
-use super::{pixels_of, red_first};
+use super::{data_from_image, red_first};
 use crate::ir::{Backend, DType};
 use crate::readback::TensorReceiver;
 use crate::record::TensorCommands;
 use crate::support::{ModelBackend, TensorSupport};
 use crate::tensor::{Tensor, TensorData, TensorOf};
 
-/// Makes the tensor beside it the pixels of an image: `u8 [height, width, 4]`, spawned with it if there is none, and replaced when the image changes its size.
+/// Copies an image to the [`Tensor`] of the same entity, as pixels: `u8 [height, width, 4]`. The tensor is inserted if there is none,
+/// and replaced if the size of the image changes.
 ///
-/// The image may be a camera's render target. On the GPU backend its texture is copied on the device, ahead of the frame's tensor work; a render target
-/// shows the frame before. On the CPU backend the image's data is taken from main memory; a render target, and an image that is only on the device, is read
-/// back by Bevy, a few frames late, for which it needs `TextureUsages::COPY_SRC`.
+/// The image can be a camera's render target. On the GPU backend the texture is copied on the device, before the tensor work of the
+/// frame; a render target has the content of the previous frame. On the CPU backend the data of the image is read from main memory.
+/// Render targets, and images that are only on the device, are read back by Bevy a few frames later, and need
+/// `TextureUsages::COPY_SRC`.
 ///
-/// An image that is still loading is copied when it is there. One that cannot be copied is a [`TensorFault::Image`].
-#[derive(Component, Clone, Debug)]
-pub struct ImagePixels {
+/// An image that is still loading is copied once it is loaded. An image that cannot be copied triggers a [`TensorFault::Image`].
+#[derive(Component, Clone, Debug, Reflect)]
+#[reflect(Component, Debug, Clone)]
+pub struct TensorFromImage {
     /// The image.
     pub image: Handle<Image>,
-    /// Whether it is copied every frame; else whenever this component changes.
+    /// Whether to copy every frame. If not, the copy happens whenever this component changes.
     pub live: bool,
 }
 
-/// Shows the pixels beside it (`u8 [height, width, 4]`, a view too) as an image, which [`pixels_image`] makes. On the GPU backend they are copied on the
-/// device, after the frame's tensor work; on the CPU backend they become the image's data, a few frames late. Pixels that cannot be shown are a
-/// [`TensorFault::Image`].
-#[derive(Component, Clone, Debug)]
-pub struct PixelsImage {
+/// Copies the [`Tensor`] of the same entity, pixels `u8 [height, width, 4]` or a view of such, to an image made with
+/// [`image_for_tensor`]. On the GPU backend it is copied on the device, after the tensor work of the frame. On the CPU backend it
+/// becomes the data of the image, a few frames later. Pixels that cannot be copied trigger a [`TensorFault::Image`].
+#[derive(Component, Clone, Debug, Reflect)]
+#[reflect(Component, Debug, Clone)]
+pub struct ImageFromTensor {
     /// The image, of the tensor's size.
     pub image: Handle<Image>,
-    /// Whether it is copied every frame; else whenever this component changes.
+    /// Whether to copy every frame. If not, the copy happens whenever this component changes.
     pub live: bool,
 }
 
-/// Pixels on their way to an image in main memory.
+/// Pixels that are being read back for an image in main memory.
 #[derive(Component)]
 pub(crate) struct Arriving(TensorReceiver, Handle<Image>);
 
-/// An image that [`PixelsImage`] can show pixels in: materials and sprites see it as any other.
-pub fn pixels_image(width: u32, height: u32) -> Image {
+/// Creates an image that [`ImageFromTensor`] can write. Materials and sprites can use it like any other image.
+pub fn image_for_tensor(width: u32, height: u32) -> Image {
     let size = Extent3d { width, height, depth_or_array_layers: 1 };
     let usage = RenderAssetUsages::default();
-    // Shaders cannot write sRGB textures, but what is written can be looked at as one.
+    // Shaders cannot write to sRGB textures, but a linear texture can have an sRGB view.
     let format = TextureFormat::Rgba8Unorm;
     let mut image = Image::new_fill(size, TextureDimension::D2, &[0, 0, 0, 255], format, usage);
     image.texture_descriptor.usage |= TextureUsages::STORAGE_BINDING | TextureUsages::COPY_SRC;
     image.texture_descriptor.view_formats = &[TextureFormat::Rgba8UnormSrgb];
     let format = Some(TextureFormat::Rgba8UnormSrgb);
-    // The view that materials use: without the use that its format does not allow.
+    // The view for materials. The sRGB format does not allow storage use.
     let usage = Some(TextureUsages::TEXTURE_BINDING);
     image.texture_view_descriptor = Some(TextureViewDescriptor { format, usage, ..default() });
     image
 }
 
-/// Tells of what goes wrong with an entity when it begins to, not again every frame that it lasts.
+/// Reports an error of an entity once, not every frame that it lasts.
 #[derive(Default)]
 pub(crate) struct Complaints {
     before: EntityHashMap<ImageError>,
@@ -84,11 +88,11 @@ impl Complaints {
     }
 }
 
-/// Asks for the copies of the frame, on the device or over the host.
+/// Requests the copies of the frame from images to tensors, on the device or through the host.
 #[expect(clippy::type_complexity, clippy::too_many_arguments, reason = "a system's parameters")]
 pub(crate) fn copy_pixels(
     images: Option<Res<Assets<Image>>>,
-    sources: Query<(Entity, Ref<ImagePixels>, Option<&Tensor>, Option<&TensorOf>)>,
+    sources: Query<(Entity, Ref<TensorFromImage>, Option<&Tensor>, Option<&TensorOf>)>,
     models: Query<&ModelBackend>,
     support: Res<TensorSupport>,
     mut outbox: ResMut<Outbox>,
@@ -108,8 +112,8 @@ pub(crate) fn copy_pixels(
         let shape = [image.height() as usize, image.width() as usize, 4];
         let Some(tensor) = tensor.filter(|tensor| tensor.shape()[..] == shape && tensor.dtype() == DType::U8) else {
             let inserted = Tensor::zeros(shape, DType::U8).map(|tensor| {
-                // Copied next frame, when there is something to copy to: inserting is a change.
-                commands.entity(entity).insert((tensor, ImagePixels::clone(&pixels)));
+                // Inserting the component is a change, so the image is copied next frame, when the tensor exists.
+                commands.entity(entity).insert((tensor, TensorFromImage::clone(&pixels)));
             });
             complaints.hear(entity, inserted.map_err(ImageError::from), &mut commands);
             continue;
@@ -129,7 +133,7 @@ pub(crate) fn copy_pixels(
     complaints.end_frame();
 }
 
-/// Writes an image's data into pixels on the CPU, or lets Bevy bring it from the device.
+/// Writes the data of an image to pixels on the CPU, or starts a readback by Bevy.
 fn bring(
     entity: Entity,
     tensor: &Tensor,
@@ -139,9 +143,9 @@ fn bring(
     commands: &mut Commands,
 ) -> Result<(), ImageError> {
     let usage = image.texture_descriptor.usage;
-    // What a camera renders into changes on the device; the data in main memory is only what it began with.
+    // A render target changes on the device. Its data in main memory is only the initial content.
     if image.data.is_some() && !usage.contains(TextureUsages::RENDER_ATTACHMENT) {
-        return put(tensor, &pixels_of(image)?, ops);
+        return put(tensor, &data_from_image(image)?, ops);
     }
     if !usage.contains(TextureUsages::COPY_SRC) {
         return Err(ImageError::NoCopy);
@@ -152,7 +156,7 @@ fn bring(
     }
     let arrive =
         move |ready: On<ReadbackComplete>, tensors: Query<&Tensor>, ops: TensorCommands, mut commands: Commands| {
-            // It would come again every frame.
+            // Bevy's readback would repeat every frame.
             commands.entity(ready.entity).try_despawn();
             let Ok(tensor) = tensors.get(entity) else { return };
             let row = width * 4;
@@ -161,7 +165,7 @@ fn bring(
             let mut bytes: Vec<u8> = rows.copied().collect();
             red_first(format, &mut bytes);
             let data = TensorData::new(&bytes, [height, width, 4]).map_err(ImageError::from);
-            // An image that has another size by now comes again.
+            // If the image was resized, these pixels are skipped. The new ones are copied to the new tensor.
             let data = data.map(|data| Some(data).filter(|data| data.shape() == tensor.shape()));
             let result = data.and_then(|data| data.map_or(Ok(()), |data| put(tensor, &data, &ops)));
             if let Err(error) = result {
@@ -179,16 +183,16 @@ fn put(tensor: &Tensor, data: &TensorData, ops: &TensorCommands) -> Result<(), I
     Ok(ops.write_tensor(tensor, data)?)
 }
 
-/// Whether a texel of this format is four bytes, red or blue first.
+/// Whether a texel of this format is four bytes, with red or blue first.
 fn is_bytes(format: TextureFormat) -> bool {
     matches!(format.remove_srgb_suffix(), TextureFormat::Rgba8Unorm | TextureFormat::Bgra8Unorm)
 }
 
-/// Asks for the frame's pixels that are to be shown.
+/// Requests the copies of the frame from tensors to images, on the device or through the host.
 #[expect(clippy::too_many_arguments, reason = "a system's parameters")]
 pub(crate) fn show_pixels(
     images: Option<Res<Assets<Image>>>,
-    targets: Query<(Entity, Ref<PixelsImage>, &Tensor), Without<Arriving>>,
+    targets: Query<(Entity, Ref<ImageFromTensor>, &Tensor), Without<Arriving>>,
     support: Res<TensorSupport>,
     mut outbox: ResMut<Outbox>,
     ops: TensorCommands,
@@ -223,7 +227,7 @@ pub(crate) fn show_pixels(
     complaints.end_frame();
 }
 
-/// Puts pixels that have arrived into their images.
+/// Writes pixels that have arrived to their images.
 pub(crate) fn land_pixels(
     arriving: Query<(Entity, &Arriving)>,
     images: Option<ResMut<Assets<Image>>>,
@@ -235,7 +239,7 @@ pub(crate) fn land_pixels(
         commands.entity(entity).remove::<Arriving>();
         match answer {
             Ok(data) => {
-                // An image that has another size by now is shown the next pixels.
+                // If the image was resized, these pixels are skipped.
                 if let Some(mut image) = images.get_mut(handle)
                     && data.shape()[..] == [image.height() as usize, image.width() as usize, 4]
                 {
@@ -250,7 +254,7 @@ pub(crate) fn land_pixels(
 }
 
 impl ImageCopy {
-    /// A copy on the device, if both sides allow it.
+    /// A copy on the device. Fails if the image or the tensor does not allow it.
     fn of(tensor: &Tensor, handle: &Handle<Image>, image: &Image, way: CopyWay) -> Result<Self, ImageError> {
         let texture = &image.texture_descriptor;
         let flat = texture.dimension == TextureDimension::D2

@@ -1,4 +1,4 @@
-//! Starting on any machine: Bevy's renderer ends the app where there is no driver, so look first.
+//! Starting on any machine. Bevy's renderer panics without a driver, so the adapters are checked first.
 
 use core::time::Duration;
 
@@ -9,11 +9,14 @@ use bevy::render::RenderPlugin;
 use bevy::render::settings::WgpuSettings;
 use bevy::window::ExitCondition;
 
-/// From frame to frame without a window: a fast game's pace. Empty frames one after the other would take the cores that tensor work runs on.
+use super::AdapterFacts;
+
+/// Time per frame without a window. Frames without a pause would take the cores that tensor work runs on.
 const PACE: Duration = Duration::from_millis(8);
 
-/// `DefaultPlugins`, fitted to the machine: no renderer where there is no adapter (tensor work then runs on the CPU), and no window where there
-/// is no display or none is wanted. Without a window frames come at 125 a second; `set` a `ScheduleRunnerPlugin` for another pace.
+/// `DefaultPlugins`, adapted to the machine. Without an adapter it adds no renderer, and tensor work runs on the CPU. Without a
+/// display it opens no window. Without a window the app runs at 125 frames per second; `set` a `ScheduleRunnerPlugin` to change
+/// that.
 ///
 /// ```
 /// # use bevy::prelude::*;
@@ -22,17 +25,17 @@ const PACE: Duration = Duration::from_millis(8);
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct AnywherePlugins {
-    /// The window to open if there is a display.
+    /// The window to open, if there is a display.
     pub window: Option<Window>,
 }
 
 impl AnywherePlugins {
-    /// Without a window.
+    /// Plugins without a window.
     pub fn headless() -> Self {
         Self::default()
     }
 
-    /// With a window if there is a display.
+    /// Plugins with a window, if there is a display.
     pub fn windowed(window: Window) -> Self {
         Self { window: Some(window) }
     }
@@ -51,7 +54,7 @@ impl PluginGroup for AnywherePlugins {
         if !adapter {
             let settings = WgpuSettings { backends: None, ..default() };
             plugins = plugins.set(RenderPlugin { render_creation: settings.into(), ..default() });
-            // Bevy's plugins complain about the renderer that is left out on purpose.
+            // Bevy's plugins would warn about the missing renderer.
             plugins = plugins.set(LogPlugin { filter: format!("{DEFAULT_FILTER},bevy_render=off"), ..default() });
         }
         #[cfg(feature = "inspector")]
@@ -65,17 +68,38 @@ impl PluginGroup for AnywherePlugins {
     }
 }
 
-/// Whether Bevy would find an adapter to render with, hardware or software.
+/// Whether Bevy's renderer would find an adapter, hardware or software.
 pub fn has_adapter() -> bool {
-    let settings = WgpuSettings::default();
-    let Some(backends) = settings.backends else { return false };
-    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
-    descriptor.backends = backends;
-    let instance = wgpu::Instance::new(descriptor);
+    let Some((instance, _)) = instance() else { return false };
     bevy::tasks::block_on(instance.request_adapter(&wgpu::RequestAdapterOptions::default())).is_ok()
 }
 
-/// Whether there is somewhere to open a window: on X11 and Wayland a display that answers, elsewhere always.
+/// Lists the adapters of this machine that Bevy's renderer could use. Empty without a driver. Creates no device.
+///
+/// A GPU can be listed several times, once per graphics API.
+///
+/// ```
+/// for adapter in bevy_tensor_compute::adapters() {
+///     println!("{adapter}");
+/// }
+/// ```
+pub fn adapters() -> Vec<AdapterFacts> {
+    let Some((instance, backends)) = instance() else { return Vec::new() };
+    let adapters = bevy::tasks::block_on(instance.enumerate_adapters(backends));
+    let facts =
+        |adapter: &wgpu::Adapter| AdapterFacts::from_info(&adapter.get_info(), adapter.features(), adapter.limits());
+    adapters.iter().map(facts).collect()
+}
+
+/// An instance with the graphics APIs that Bevy uses by default. `None` if the environment disables them all.
+fn instance() -> Option<(wgpu::Instance, wgpu::Backends)> {
+    let backends = WgpuSettings::default().backends?;
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = backends;
+    Some((wgpu::Instance::new(descriptor), backends))
+}
+
+/// Whether a window can be opened: on X11 and Wayland if a display server is reachable, on other systems always.
 pub fn has_display() -> bool {
     #[cfg(all(unix, not(any(target_vendor = "apple", target_os = "android"))))]
     return display::answers();
@@ -83,7 +107,8 @@ pub fn has_display() -> bool {
     return true;
 }
 
-/// Displays that the environment names. It may name one that is gone, as in a session that outlived its server, where opening a window would end the app.
+/// Checks whether the displays named by the environment are reachable. A session can outlive its display server, and opening a
+/// window would then end the app.
 #[cfg(all(unix, not(any(target_vendor = "apple", target_os = "android"))))]
 mod display {
     use core::time::Duration;
@@ -91,8 +116,8 @@ mod display {
     use std::os::unix::net::UnixStream;
     use std::path::PathBuf;
 
-    /// How long a display on another machine may take.
-    const PATIENCE: Duration = Duration::from_millis(500);
+    /// Time limit for connecting to a display on another machine.
+    const TIMEOUT: Duration = Duration::from_millis(500);
 
     pub(super) fn answers() -> bool {
         let named = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -103,7 +128,7 @@ mod display {
         wayland || named("DISPLAY").is_some_and(|name| x_answers(&name))
     }
 
-    /// `[host]:number[.screen]` as host and number.
+    /// Parses `[host]:number[.screen]` into host and number.
     fn x_address(name: &str) -> Option<(&str, u16)> {
         let (host, rest) = name.rsplit_once(':')?;
         let number = rest.split_once('.').map_or(rest, |(number, _)| number);
@@ -114,15 +139,15 @@ mod display {
         let Some((host, number)) = x_address(name) else { return false };
         if host.is_empty() {
             let path = format!("/tmp/.X11-unix/X{number}");
-            return UnixStream::connect(&path).is_ok() || in_memory(&path);
+            return UnixStream::connect(&path).is_ok() || has_abstract_socket(&path);
         }
         let Some(port) = number.checked_add(6000) else { return false };
         let mut addresses = (host, port).to_socket_addrs().into_iter().flatten();
-        addresses.any(|address| TcpStream::connect_timeout(&address, PATIENCE).is_ok())
+        addresses.any(|address| TcpStream::connect_timeout(&address, TIMEOUT).is_ok())
     }
 
-    /// Linux has sockets that no file stands for.
-    fn in_memory(path: &str) -> bool {
+    /// Whether an abstract socket, which has no file, accepts connections. Linux only.
+    fn has_abstract_socket(path: &str) -> bool {
         #[cfg(target_os = "linux")]
         {
             use std::os::linux::net::SocketAddrExt;
@@ -141,7 +166,7 @@ mod display {
         use super::*;
 
         #[test]
-        fn names_of_displays_are_read_and_those_that_do_not_answer_are_none() {
+        fn display_names_are_parsed_and_unreachable_displays_rejected() {
             assert_eq!(x_address(":0"), Some(("", 0)));
             assert_eq!(x_address("unix:12.3"), Some(("", 12)));
             assert_eq!(x_address("some.host:1.0"), Some(("some.host", 1)));
@@ -149,6 +174,22 @@ mod display {
             assert_eq!(x_address(":x"), None);
             let free = (40_000..).find(|n| !PathBuf::from(format!("/tmp/.X11-unix/X{n}")).exists()).unwrap();
             assert!(!x_answers(&format!(":{free}")) && !x_answers("nonsense"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adapters_are_listed_where_the_renderer_finds_one() {
+        let adapters = adapters();
+        assert_eq!(!adapters.is_empty(), has_adapter());
+        for adapter in &adapters {
+            assert!(!adapter.name.is_empty() && !adapter.api.is_empty() && !adapter.kind.is_empty());
+            assert_eq!(adapter.software, adapter.kind == "Cpu");
+            assert!(adapter.to_string().contains(&adapter.name));
         }
     }
 }

@@ -1,58 +1,64 @@
-//! Where tensor work runs, and why.
+//! The backend that tensor work runs on, and the adapters of the machine.
 
 mod anywhere;
 
-pub use anywhere::{AnywherePlugins, has_adapter, has_display};
+pub use anywhere::{AnywherePlugins, adapters, has_adapter, has_display};
 
 pub use crate::ir::Backend;
 
 use bevy::prelude::*;
 use bevy::render::renderer::{RenderAdapterInfo, RenderDevice};
 
-/// Which backend an app asks for.
+/// The backend that an app requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Reflect)]
 pub enum BackendChoice {
-    /// The GPU if the app renders on a hardware adapter; the CPU otherwise, since a software adapter is slower than the CPU itself.
+    /// The GPU if the app renders on a hardware adapter, else the CPU. A software adapter is slower than the CPU backend.
     #[default]
     Auto,
-    /// The device the app renders with, hardware or not; the CPU, with a warning, if there is none.
+    /// The device that the app renders with, hardware or software. Without one, the CPU, with a warning.
     Gpu,
     /// The CPU.
     Cpu,
 }
 
-/// Puts one model's tensors on a backend of its own choice; without it a model uses the app's.
+/// Selects the backend of one model. Models without it use the backend of the app.
 ///
-/// Read when an op first touches a tensor, which stays there. Asking for [`Backend::Gpu`] without a device gives the CPU.
+/// Inserting, changing or removing it moves the model's tensors, in order with the recorded work. Without a device,
+/// [`Backend::Gpu`] means the CPU.
 #[derive(Component, Clone, Copy, Debug, PartialEq, Eq, Reflect)]
 #[reflect(Component)]
 pub struct ModelBackend(pub Backend);
 
-/// What is known about the adapter behind the GPU backend.
-#[derive(Clone, Debug, PartialEq)]
+/// A graphics adapter: the one that the app renders with, in [`TensorSupport`], or one of [`adapters`].
+#[derive(Clone, Debug, PartialEq, Reflect)]
 pub struct AdapterFacts {
-    /// The adapter's name.
+    /// Name of the adapter.
     pub name: String,
-    /// Its driver.
+    /// Name and version of the driver.
     pub driver: String,
-    /// Vulkan, Metal, DX12, WebGPU, ….
+    /// The graphics API: `vulkan`, `metal`, `dx12`, `gl`, ….
     pub api: String,
-    /// Discrete, integrated, virtual or software.
+    /// `DiscreteGpu`, `IntegratedGpu`, `VirtualGpu`, `Cpu` or `Other`.
     pub kind: String,
-    /// Whether the adapter is a CPU in disguise.
+    /// Whether the adapter is software that runs on the CPU.
     pub software: bool,
-    /// What the device can do beyond the basics.
+    /// Features that the device was created with, or that the adapter supports, in [`adapters`].
+    #[reflect(ignore)]
     pub features: wgpu::Features,
-    /// What the device allows.
+    /// Limits that the device was created with, or that the adapter supports, in [`adapters`].
+    #[reflect(ignore)]
     pub limits: wgpu::Limits,
-    /// Smallest and largest subgroup, where there are subgroups.
+    /// Smallest and largest subgroup size. `None` without subgroups.
     pub subgroup_size: Option<(u32, u32)>,
 }
 
 impl AdapterFacts {
-    /// What the renderer works with.
+    /// The adapter and device of the renderer.
     pub(crate) fn new(device: &RenderDevice, info: &RenderAdapterInfo) -> Self {
-        let features = device.features();
+        Self::from_info(info, device.features(), device.limits())
+    }
+
+    fn from_info(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: wgpu::Limits) -> Self {
         let subgroups = features.contains(wgpu::Features::SUBGROUP);
         Self {
             name: info.name.clone(),
@@ -61,43 +67,50 @@ impl AdapterFacts {
             kind: format!("{:?}", info.device_type),
             software: info.device_type == wgpu::DeviceType::Cpu,
             features,
-            limits: device.limits(),
+            limits,
             subgroup_size: subgroups.then_some((info.subgroup_min_size, info.subgroup_max_size)),
         }
     }
 }
 
-/// Which backend tensor work uses, why, and on what. Present from [`PreStartup`] on.
-#[derive(Resource, Clone, Debug, PartialEq)]
+impl core::fmt::Display for AdapterFacts {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} ({}, {}, {})", self.name, self.kind, self.api, self.driver)
+    }
+}
+
+/// The backend that tensor work uses, and the reason. Available from [`PreStartup`] on.
+#[derive(Resource, Clone, Debug, PartialEq, Reflect)]
+#[reflect(Resource, Debug, PartialEq, Clone)]
 pub struct TensorSupport {
-    /// The backend of every model that does not choose its own.
+    /// The backend of every model without a [`ModelBackend`].
     pub backend: Backend,
-    /// Why, in a sentence.
+    /// The reason for the choice, as a sentence.
     pub reason: String,
-    /// The adapter, where the app renders at all; also there when the CPU was chosen.
+    /// The adapter that the app renders with, also if the CPU was chosen. `None` without a renderer.
     pub adapter: Option<AdapterFacts>,
 }
 
 impl TensorSupport {
-    /// The backend for a wish: the GPU needs an adapter.
+    /// The requested backend, or the CPU if there is no adapter.
     pub fn available(&self, wish: Backend) -> Backend {
         if self.adapter.is_some() { wish } else { Backend::Cpu }
     }
 
-    /// The device is gone and will not come back.
+    /// Switches to the CPU for good, because the device was lost.
     pub(crate) fn give_up_gpu(&mut self) {
         let name = self.adapter.take().map_or_else(|| "the device".to_owned(), |adapter| adapter.name);
         (self.backend, self.reason) = (Backend::Cpu, format!("{name} was lost and the renderer stopped"));
     }
 
-    /// Decides from the app's choice and what the renderer has.
+    /// Chooses the backend from the request of the app and the adapter of the renderer.
     pub(crate) fn decide(choice: BackendChoice, adapter: Option<AdapterFacts>) -> Self {
         let (backend, reason) = match (choice, &adapter) {
-            (BackendChoice::Cpu, _) => (Backend::Cpu, "the app asked for the CPU".to_owned()),
-            (_, None) => (Backend::Cpu, "the app has no renderer, so there is no device to share".to_owned()),
-            (BackendChoice::Gpu, Some(a)) => (Backend::Gpu, format!("the app asked for the GPU: {}", a.name)),
+            (BackendChoice::Cpu, _) => (Backend::Cpu, "the app requested the CPU".to_owned()),
+            (_, None) => (Backend::Cpu, "the app has no renderer, so there is no device".to_owned()),
+            (BackendChoice::Gpu, Some(a)) => (Backend::Gpu, format!("the app requested the GPU: {}", a.name)),
             (BackendChoice::Auto, Some(a)) if a.software => {
-                (Backend::Cpu, format!("{} is a software adapter, which the CPU itself outruns", a.name))
+                (Backend::Cpu, format!("{} is a software adapter, which is slower than the CPU backend", a.name))
             }
             (BackendChoice::Auto, Some(a)) => (Backend::Gpu, format!("the app renders on {}", a.name)),
         };

@@ -1,4 +1,4 @@
-//! Host data: typed values with a shape, packed in words.
+//! Host data: typed values with a shape, packed in 32-bit words.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use half::f16;
 use crate::error::TensorError;
 use crate::ir::{BlockFormat, DType, Element, Shape, Truth};
 
-/// Values on the host: what a readback brings and what a tensor can be made from.
+/// Values on the host with a shape and an element type. Readbacks return it, and tensors can be created from it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorData {
     dtype: DType,
     shape: Shape,
-    /// Elements packed as on the device; bytes past the last element are padding.
+    /// Elements packed as on the device. Bytes after the last element are padding.
     words: Arc<[u32]>,
 }
 
 impl TensorData {
-    /// Values of `shape` from a slice in row-major order.
+    /// Creates data of `shape` from values in row-major order.
     pub fn new<T: Element>(values: &[T], shape: impl Into<Shape>) -> Result<Self, TensorError> {
         let shape = shape.into();
         if shape.checked_elements() != Some(values.len()) {
@@ -26,8 +26,8 @@ impl TensorData {
         Ok(Self { dtype: T::DTYPE, shape, words: pack(values) })
     }
 
-    /// Numbers of `shape` quantised to a type of [`DType::QUANTIZED`], exactly as
-    /// [`TensorCommands::quantize`](crate::TensorCommands::quantize) does it on a backend.
+    /// Quantises numbers to a type of [`DType::QUANTIZED`]. The result is the same as that of
+    /// [`TensorCommands::quantize`](crate::TensorCommands::quantize) on a backend.
     pub fn quantized(dtype: DType, shape: impl Into<Shape>, values: &[f32]) -> Result<Self, TensorError> {
         let shape = shape.into();
         let format = quantized_format("quantized", dtype, &shape)?;
@@ -37,8 +37,8 @@ impl TensorData {
         Ok(Self { dtype, shape, words: format.pack(values).into() })
     }
 
-    /// From blocks as they stand in a GGUF file: for each, the half-precision scale and then the quants. ([`DType::Q4_128`] is no type of
-    /// GGUF; its blocks are like those of `Q4_0`, with 64 bytes of quants.)
+    /// Creates quantised data from the blocks of a GGUF file: for each block, the half-precision scale and then the quants.
+    /// ([`DType::Q4_128`] is not a GGUF type. Its blocks are like those of `Q4_0`, with 64 bytes of quants.)
     pub fn from_gguf_blocks(dtype: DType, shape: impl Into<Shape>, bytes: &[u8]) -> Result<Self, TensorError> {
         let shape = shape.into();
         let format = quantized_format("from_gguf_blocks", dtype, &shape)?;
@@ -54,13 +54,13 @@ impl TensorData {
         Ok(Self { dtype, shape, words: format.words_of_gguf(bytes).into() })
     }
 
-    /// The blocks of quantised data as they stand in a GGUF file.
+    /// Returns the blocks of quantised data in the order of a GGUF file.
     pub fn to_gguf_blocks(&self) -> Result<Vec<u8>, TensorError> {
         let format = quantized_format("to_gguf_blocks", self.dtype, &self.shape)?;
         Ok(format.to_gguf(&self.words, self.shape.elements() / format.elements))
     }
 
-    /// From words as a backend packs them; there must be enough of them.
+    /// Creates data from words packed as backends store them. There must be enough words for the shape.
     pub(crate) fn from_words(dtype: DType, shape: Shape, words: Arc<[u32]>) -> Self {
         debug_assert!(words.len() >= dtype.words(shape.elements()));
         Self { dtype, shape, words }
@@ -76,13 +76,13 @@ impl TensorData {
         &self.shape
     }
 
-    /// The raw bytes, row-major, without padding. Of quantised data, the words as backends keep them;
-    /// [`to_gguf_blocks`](Self::to_gguf_blocks) gives an order that others know.
+    /// The raw bytes in row-major order, without padding. Quantised data returns the words as backends store them; use
+    /// [`to_gguf_blocks`](Self::to_gguf_blocks) for a portable order.
     pub fn bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.words)[..self.dtype.bytes(self.shape.elements())]
     }
 
-    /// Rows of the first axis, a copy. They must begin with a whole word, and end with one unless they are the last.
+    /// Copies rows of the first axis. The range must start at a word boundary, and end at one unless it includes the last row.
     pub(crate) fn rows(&self, rows: core::ops::Range<usize>) -> Self {
         let mut shape = self.shape.clone();
         let row = shape.elements() / shape.first().copied().unwrap_or(1).max(1);
@@ -97,7 +97,7 @@ impl TensorData {
         &self.words
     }
 
-    /// The values, if `T` is their type.
+    /// Returns the values as a slice. Fails if `T` is not the element type.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], TensorError> {
         if T::DTYPE != self.dtype {
             return Err(TensorError::ElementType { held: self.dtype, asked: T::DTYPE });
@@ -105,7 +105,7 @@ impl TensorData {
         Ok(bytemuck::cast_slice(self.bytes()))
     }
 
-    /// The values as `f32`, whatever their type (truth values as 0 and 1, quantised ones dequantised).
+    /// Converts the values to `f32`, whatever their type. Truth values become 0 and 1; quantised values are dequantised.
     pub fn to_f32(&self) -> Vec<f32> {
         let bytes = self.bytes();
         if let Some(format) = self.dtype.block_format() {
@@ -126,12 +126,12 @@ impl TensorData {
         }
     }
 
-    /// The truth values of a [`DType::Bool`] tensor.
+    /// Returns the values of a [`DType::Bool`] tensor.
     pub fn to_bools(&self) -> Result<Vec<bool>, TensorError> {
         Ok(self.as_slice::<Truth>()?.iter().map(|t| t.get()).collect())
     }
 
-    /// The only value, if there is exactly one and `T` is its type.
+    /// Returns the only value. Fails if there is not exactly one, or if `T` is not the element type.
     pub fn item<T: Element>(&self) -> Result<T, TensorError> {
         match self.as_slice()? {
             [value] => Ok(*value),
@@ -140,7 +140,7 @@ impl TensorData {
     }
 }
 
-/// How a quantised type packs a tensor of this shape, or why it cannot.
+/// The block format of a quantised type. Fails if the shape has no whole blocks.
 pub(crate) fn quantized_format(
     constructor: &'static str,
     dtype: DType,
@@ -151,7 +151,7 @@ pub(crate) fn quantized_format(
     Ok(format)
 }
 
-/// Whether whole blocks fill the rows of a shape; true for types without blocks.
+/// Fails if the rows of a shape are not whole blocks. Types without blocks always pass.
 pub(crate) fn check_blocks(dtype: DType, shape: &Shape) -> Result<(), TensorError> {
     match dtype.block() {
         Some(block) if !shape.last().is_some_and(|n| n.is_multiple_of(block)) => {
@@ -161,13 +161,13 @@ pub(crate) fn check_blocks(dtype: DType, shape: &Shape) -> Result<(), TensorErro
     }
 }
 
-/// Packs elements into words, the last padded with zeros.
+/// Packs elements into words. The last word is padded with zeros.
 pub(crate) fn pack<T: Element>(values: &[T]) -> Arc<[u32]> {
     let bytes: &[u8] = bytemuck::cast_slice(values);
     let mut words = vec![0u32; bytes.len().div_ceil(4)];
     bytemuck::cast_slice_mut::<_, u8>(&mut words)[..bytes.len()].copy_from_slice(bytes);
     if T::DTYPE == DType::Bool {
-        // Any non-zero byte is true on the host; backends rely on 0 and 1.
+        // On the host any non-zero byte is true, but backends need 0 or 1.
         for byte in bytemuck::cast_slice_mut::<_, u8>(&mut words) {
             *byte = (*byte != 0) as u8;
         }

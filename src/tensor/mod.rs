@@ -1,7 +1,9 @@
-//! What the user owns: tensors as components, their shapes and types, and the models they belong to.
+//! Tensors as components, host data, and the models that own tensors.
 
 mod data;
 mod model;
+mod print;
+mod spawn;
 mod storage;
 mod usage;
 
@@ -11,6 +13,7 @@ use bevy::prelude::*;
 
 pub use data::TensorData;
 pub use model::{ModelTensors, NameError, ShareError, TensorModel, TensorModels, TensorOf};
+pub use spawn::TensorSpawnExt;
 pub use usage::{Residency, TensorUsage};
 
 pub(crate) use data::{check_blocks, pack};
@@ -20,26 +23,40 @@ pub(crate) use storage::{DeviceSlot, Generator, Initial, Storage};
 use crate::error::TensorError;
 use crate::ir::{DType, Element, Layout, Shape, scalar_bits};
 
-/// An n-dimensional array that lives on the tensor backend.
+/// An n-dimensional array on a tensor backend.
 ///
-/// A tensor is a shape, an element type and a view of a storage; cloning it, viewing it and sharing it add no bytes, and all
-/// tensors on one storage see each other's writes. The storage is freed with the last of them (work in flight holds its own
-/// reference). Of a quantised tensor only runs of whole rows can be viewed. The component is immutable: write its *values* with [`TensorCommands::write`](crate::TensorCommands::write) and
-/// [`TensorCommands::store`](crate::TensorCommands::store), replace the component to change its shape.
-#[derive(Component, Clone, Debug)]
+/// A tensor has a shape and an element type, and views a storage. Clones, views and shared tensors use the same storage: they
+/// need no extra memory, and a write through one is seen by all. The storage is freed when the last of them is dropped and no
+/// submitted work uses it any more. A view of a quantised tensor must be a range of whole rows.
+///
+/// The component is immutable. Change its *values* with [`TensorCommands::write`](crate::TensorCommands::write) and
+/// [`TensorCommands::store`](crate::TensorCommands::store). To change its shape, insert another `Tensor`.
+#[derive(Component, Clone, Reflect)]
 #[component(immutable)]
+#[reflect(opaque)]
+#[reflect(Component, Clone, Debug)]
 pub struct Tensor {
     layout: Layout,
     storage: Arc<Storage>,
 }
 
+impl core::fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Tensor")
+            .field("shape", self.shape())
+            .field("dtype", &self.dtype())
+            .field("storage", &self.storage_id())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Tensor {
-    /// From values in row-major order.
+    /// Creates a tensor from values in row-major order.
     pub fn from_slice<T: Element>(values: &[T], shape: impl Into<Shape>) -> Result<Self, TensorError> {
         Ok(Self::from(TensorData::new(values, shape)?))
     }
 
-    /// From rows of equal length: shape `[rows, row length]`.
+    /// Creates a tensor of shape `[rows, row length]` from rows of equal length.
     pub fn from_rows<T: Element, R: AsRef<[T]>>(rows: &[R]) -> Result<Self, TensorError> {
         let expected = rows.first().map_or(0, |row| row.as_ref().len());
         let mut values = Vec::with_capacity(rows.len() * expected);
@@ -52,33 +69,34 @@ impl Tensor {
         Self::from_slice(&values, [rows.len(), expected])
     }
 
-    /// Numbers in row-major order, quantised on the host to a type of [`DType::QUANTIZED`].
+    /// Creates a quantised tensor from numbers in row-major order. `dtype` is one of [`DType::QUANTIZED`]; the host quantises.
     pub fn quantized(dtype: DType, shape: impl Into<Shape>, values: &[f32]) -> Result<Self, TensorError> {
         Ok(Self::from(TensorData::quantized(dtype, shape, values)?))
     }
 
-    /// Quantised blocks as they stand in a GGUF file; see [`TensorData::from_gguf_blocks`].
+    /// Creates a quantised tensor from the blocks of a GGUF file; see [`TensorData::from_gguf_blocks`].
     pub fn from_gguf_blocks(dtype: DType, shape: impl Into<Shape>, bytes: &[u8]) -> Result<Self, TensorError> {
         Ok(Self::from(TensorData::from_gguf_blocks(dtype, shape, bytes)?))
     }
 
-    /// All zero (false).
+    /// Creates a tensor of zeros (`false` for [`DType::Bool`]).
     pub fn zeros(shape: impl Into<Shape>, dtype: DType) -> Result<Self, TensorError> {
         Self::with(shape.into(), dtype, Initial::Zeros)
     }
 
-    /// All one (true).
+    /// Creates a tensor of ones (`true` for [`DType::Bool`]).
     pub fn ones(shape: impl Into<Shape>, dtype: DType) -> Result<Self, TensorError> {
         Self::full(shape, 1.0, dtype)
     }
 
-    /// One number everywhere, converted as a cast would: integers truncate and saturate, a truth value is `value != 0`.
+    /// Creates a tensor in which every element is `value`. The value is converted as by a cast: integers truncate and saturate,
+    /// [`DType::Bool`] becomes `value != 0`.
     pub fn full(shape: impl Into<Shape>, value: f64, dtype: DType) -> Result<Self, TensorError> {
         let dtype = plain("full", dtype)?;
         Self::with(shape.into(), dtype, Initial::Generated(Generator::Full(scalar_bits(value, dtype))))
     }
 
-    /// `start`, `start + step`, …: `count` numbers.
+    /// Creates a rank-1 tensor of `count` numbers: `start`, `start + step`, ….
     pub fn arange(start: f64, step: f64, count: usize, dtype: DType) -> Result<Self, TensorError> {
         if plain("arange", dtype)? == DType::Bool {
             return Err(TensorError::UnsupportedType { constructor: "arange", dtype });
@@ -88,13 +106,14 @@ impl Tensor {
         Self::with(Shape::from([count]), dtype, Initial::Generated(Generator::Arange { start, step }))
     }
 
-    /// `[rows, columns]` with ones on the main diagonal.
+    /// Creates a tensor of shape `[rows, columns]` with ones on the main diagonal and zeros elsewhere.
     pub fn eye(rows: usize, columns: usize, dtype: DType) -> Result<Self, TensorError> {
         let dtype = plain("eye", dtype)?;
         Self::with(Shape::from([rows, columns]), dtype, Initial::Generated(Generator::Eye { columns }))
     }
 
-    /// Uniform numbers in `low..high`, the same for the same seed on every backend. Floats only.
+    /// Creates a tensor of uniformly distributed numbers in `low..high`. The same seed gives the same numbers on every backend.
+    /// Floats only.
     pub fn random_uniform(
         shape: impl Into<Shape>,
         low: f32,
@@ -105,7 +124,8 @@ impl Tensor {
         Self::random("random_uniform", shape.into(), Generator::Uniform { seed, low, high }, dtype)
     }
 
-    /// Normal numbers, the same (to rounding) for the same seed on every backend. Floats only.
+    /// Creates a tensor of normally distributed numbers. The same seed gives the same numbers on every backend, except for
+    /// rounding. Floats only.
     pub fn random_normal(
         shape: impl Into<Shape>,
         mean: f32,
@@ -130,7 +150,7 @@ impl Tensor {
 
     fn with(shape: Shape, dtype: DType, initial: Initial) -> Result<Self, TensorError> {
         check_blocks(dtype, &shape)?;
-        // Positions are 32-bit on the device, signed where strides may be negative.
+        // Element positions are 32-bit on the device, and signed because strides can be negative.
         let elements = match shape.checked_elements() {
             Some(n) if n <= i32::MAX as usize => n,
             _ => return Err(TensorError::TooLarge { shape, dtype }),
@@ -149,17 +169,17 @@ impl Tensor {
         self.storage.dtype()
     }
 
-    /// Where the elements lie in the storage.
+    /// The positions of the elements in the storage.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Bytes of the storage behind this tensor, however many views and shares it has.
+    /// Bytes of the storage behind this tensor. All views and shares of it use the same bytes.
     pub fn storage_bytes(&self) -> usize {
         self.storage.bytes()
     }
 
-    /// Identifies the storage: equal for tensors that see each other's writes.
+    /// Identifies the storage. Tensors with the same id see each other's writes.
     pub fn storage_id(&self) -> u64 {
         self.storage.id()
     }
@@ -168,7 +188,7 @@ impl Tensor {
         &self.storage
     }
 
-    /// Views of quantised tensors must be runs of whole rows.
+    /// A view of the same storage. Views of quantised tensors must be ranges of whole rows.
     pub(crate) fn view(&self, layout: Layout) -> Result<Self, TensorError> {
         match self.dtype().block() {
             Some(block) if !layout.is_run_of_blocks(block) => {
@@ -178,12 +198,13 @@ impl Tensor {
         }
     }
 
-    /// `start..end` of an axis (negative axes and ends count from the back), as a view.
+    /// Returns a view of `start..end` of an axis. Negative axes and ends count from the end.
     pub fn slice(&self, axis: isize, start: isize, end: isize) -> Result<Self, TensorError> {
         self.slice_step(axis, start, end, 1)
     }
 
-    /// Every `step`-th element of `start..end` of an axis, by Python's rules for negative numbers and ends beyond the axis, as a view.
+    /// Returns a view of every `step`-th element of `start..end` of an axis. Negative numbers, and ends beyond the axis, work as in
+    /// Python.
     pub fn slice_step(&self, axis: isize, start: isize, end: isize, step: isize) -> Result<Self, TensorError> {
         let axis = resolve_axis(axis, self.shape())?;
         let (start, count) = python_range(self.shape()[axis], start, end, step).ok_or_else(|| TensorError::Range {
@@ -196,8 +217,8 @@ impl Tensor {
         self.view(self.layout.slice(axis, start, count, step))
     }
 
-    /// The same elements under another shape, as a view. A strided view that would need a copy is an error;
-    /// [`TensorCommands::reshape`](crate::TensorCommands::reshape) copies.
+    /// Returns a view of the same elements with another shape. Fails for a strided view that would need a copy;
+    /// [`TensorCommands::reshape`](crate::TensorCommands::reshape) copies where needed.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self, TensorError> {
         let to = shape.into();
         if to.checked_elements() != Some(self.layout.elements()) {
@@ -209,13 +230,13 @@ impl Tensor {
         }
     }
 
-    /// Axes reordered, as a view: axis `i` of the result is axis `order[i]` of this.
+    /// Returns a view with reordered axes: axis `i` of the result is axis `order[i]` of this tensor.
     pub fn permute(&self, order: &[isize]) -> Result<Self, TensorError> {
         let order = resolve_permutation(order, self.shape())?;
         self.view(self.layout.permute(&order))
     }
 
-    /// The last two axes swapped, as a view.
+    /// Returns a view with the last two axes swapped.
     pub fn transpose(&self) -> Result<Self, TensorError> {
         let rank = self.layout.rank();
         if rank < 2 {
@@ -226,7 +247,7 @@ impl Tensor {
         self.view(self.layout.permute(&order))
     }
 
-    /// Stretched to `shape` by NumPy's rules, as a view that cannot be written.
+    /// Returns a read-only view that is broadcast to `shape` by NumPy's rules.
     pub fn broadcast_to(&self, shape: impl Into<Shape>) -> Result<Self, TensorError> {
         let to = shape.into();
         match self.layout.broadcast_to(&to) {
@@ -235,7 +256,7 @@ impl Tensor {
         }
     }
 
-    /// `size` elements from element `offset` of a contiguous tensor, as a rank-1 view.
+    /// Returns a rank-1 view of `size` elements of a contiguous tensor, starting at element `offset`.
     pub fn window(&self, offset: usize, size: usize) -> Result<Self, TensorError> {
         let elements = self.layout.elements();
         if offset.checked_add(size).is_none_or(|end| end > elements) {
@@ -247,7 +268,7 @@ impl Tensor {
 }
 
 impl Tensor {
-    /// Memory of any type for content that is to be written yet, zero bits until then.
+    /// Creates a tensor of any type whose content is written later. Its bits are zero until then.
     pub(crate) fn blank(dtype: DType, shape: Shape) -> Self {
         let storage = Storage::new(dtype, shape.elements(), Initial::Zeros);
         Self { layout: Layout::contiguous(shape), storage }
@@ -261,19 +282,19 @@ impl From<TensorData> for Tensor {
     }
 }
 
-/// The type, if its elements stand on their own.
+/// The type, if it is not quantised.
 fn plain(constructor: &'static str, dtype: DType) -> Result<DType, TensorError> {
     if dtype.is_quantized() { Err(TensorError::UnsupportedType { constructor, dtype }) } else { Ok(dtype) }
 }
 
-/// A possibly negative axis as an index, or the error that names it.
+/// Converts a possibly negative axis to an index.
 pub(crate) fn resolve_axis(axis: isize, shape: &Shape) -> Result<usize, TensorError> {
     let rank = shape.rank() as isize;
     let index = if axis < 0 { axis + rank } else { axis };
     if (0..rank).contains(&index) { Ok(index as usize) } else { Err(TensorError::Axis { axis, shape: shape.clone() }) }
 }
 
-/// Possibly negative axes as a permutation of all axes.
+/// Converts possibly negative axes to a permutation of all axes.
 pub(crate) fn resolve_permutation(order: &[isize], shape: &Shape) -> Result<Vec<usize>, TensorError> {
     let fail = || TensorError::Permutation { order: order.to_vec(), shape: shape.clone() };
     let resolved: Vec<usize> =
@@ -287,7 +308,7 @@ pub(crate) fn resolve_permutation(order: &[isize], shape: &Shape) -> Result<Vec<
     if seen.iter().all(|&s| s) { Ok(resolved) } else { Err(fail()) }
 }
 
-/// Python's `range` over an axis of `size`: first index and count, or `None` for a step of 0. Ends beyond the axis are clamped.
+/// A Python slice of an axis of `size`, as first index and count. `None` for a step of 0. Ends beyond the axis are clamped.
 pub(crate) fn python_range(size: usize, start: isize, end: isize, step: isize) -> Option<(usize, usize)> {
     let n = size as isize;
     let from_back = |i: isize| if i < 0 { i.saturating_add(n) } else { i };

@@ -1,4 +1,4 @@
-//! Models: entities that own tensors. Names are unique within a model; sharing puts one storage under several models.
+//! Models: entities that own tensors. Names are unique within a model. Several models can share one storage.
 
 use bevy::ecs::system::SystemParam;
 use bevy::platform::collections::HashMap;
@@ -8,30 +8,30 @@ use thiserror::Error;
 
 use super::Tensor;
 use crate::error::TensorFault;
-use crate::support::ModelBackend;
+use crate::support::{ModelBackend, TensorSupport};
 
-/// Marks an entity that owns tensors: a network, a simulation, anything that comes and goes as a whole.
+/// Marks an entity that owns tensors, such as a network or a simulation.
 #[derive(Component, Clone, Copy, Debug, Default, Reflect)]
 #[reflect(Component)]
 pub struct TensorModel;
 
-/// The model a tensor belongs to. Despawning the model despawns its tensors.
+/// The model that a tensor belongs to. Despawning the model despawns its tensors.
 #[derive(Component, Clone, Copy, Debug, PartialEq, Eq, Reflect)]
 #[relationship(relationship_target = ModelTensors)]
 #[reflect(Component)]
 pub struct TensorOf(pub Entity);
 
-/// The tensors of a model, kept up to date by [`TensorOf`].
+/// The tensors of a model. Maintained by [`TensorOf`].
 #[derive(Component, Debug, Default, Reflect)]
 #[relationship_target(relationship = TensorOf, linked_spawn)]
 #[reflect(Component)]
 pub struct ModelTensors(Vec<Entity>);
 
-/// Looking a tensor up by name.
+/// The error of looking up a tensor by name.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// The model has no such tensor.
+    /// The model has no tensor of this name.
     #[error("model {model} has no tensor named \"{name}\"")]
     NotFound {
         /// The model.
@@ -39,42 +39,42 @@ pub enum NameError {
         /// The name.
         name: String,
     },
-    /// The model has several.
+    /// The model has several tensors of this name.
     #[error("model {model} has {count} tensors named \"{name}\"")]
     Duplicate {
         /// The model.
         model: Entity,
         /// The name.
         name: String,
-        /// How many.
+        /// The number of tensors.
         count: usize,
     },
 }
 
-/// Why a tensor was not shared.
+/// The error of sharing a tensor between models.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ShareError {
-    /// There is no such tensor to share.
+    /// The tensor was not found.
     #[error(transparent)]
     NotFound(#[from] NameError),
-    /// The other model cannot take it.
+    /// The tensor cannot be shared with the other model.
     #[error("\"{name}\" cannot be shared with model {to}: {reason}")]
     Incompatible {
-        /// The tensor.
+        /// The name of the tensor.
         name: String,
-        /// The model that was to get it.
+        /// The other model.
         to: Entity,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Every model's tensors by name.
+/// The tensors of every model by name.
 #[derive(Resource, Default)]
 pub(crate) struct TensorNames {
     by_model: HashMap<Entity, HashMap<String, SmallVec<[Entity; 1]>>>,
-    /// Tensors that are not the first of their name. Nearly always none, which keeps the check free.
+    /// Number of tensors that are not the first of their name. Usually 0, which makes the check cheap.
     conflicts: usize,
 }
 
@@ -113,7 +113,7 @@ impl TensorNames {
         }
     }
 
-    /// Whether `tensor` came second to its name.
+    /// Whether another tensor had the name before `tensor`.
     pub(crate) fn is_duplicate(&self, model: Entity, name: &str, tensor: Entity) -> bool {
         self.conflicts > 0
             && self
@@ -124,7 +124,7 @@ impl TensorNames {
     }
 }
 
-/// Looks tensors up by name and shares them between models.
+/// Looks up tensors by name and shares them between models.
 #[derive(SystemParam)]
 pub struct TensorModels<'w, 's> {
     commands: Commands<'w, 's>,
@@ -134,23 +134,23 @@ pub struct TensorModels<'w, 's> {
 }
 
 impl TensorModels<'_, '_> {
-    /// The tensor of that name.
+    /// Returns the tensor with this name.
     pub fn find(&self, model: Entity, name: &str) -> Result<Entity, NameError> {
         self.names.find(model, name)
     }
 
-    /// Every model's tensors by name.
+    /// The tensors of every model by name.
     pub(crate) fn names(&self) -> &TensorNames {
         &self.names
     }
 
-    /// Gives model `to` a tensor of the same name on the same storage: no bytes are added, both see each other's writes, and the storage
-    /// lives until the last owner is gone.
+    /// Spawns a tensor of the same name and storage in model `to`. It needs no extra memory, both tensors see each other's writes, and
+    /// the storage lives until the last of them is despawned.
     pub fn share(&mut self, from: Entity, name: &str, to: Entity) -> Result<Entity, ShareError> {
         self.share_view(from, name, to, name, |tensor| Ok(tensor.clone()))
     }
 
-    /// Gives model `to` a view of the tensor under a name of its own.
+    /// Spawns a view of the tensor in model `to`, with a name of its own.
     pub fn share_view(
         &mut self,
         from: Entity,
@@ -166,28 +166,30 @@ impl TensorModels<'_, '_> {
         let wish = self
             .models
             .get(to)
-            .map_err(|_| incompatible("there is no such model".to_owned()))?
+            .map_err(|_| incompatible("the model does not exist".to_owned()))?
             .map(|backend| backend.0);
         if let (Some(wish), Some(home)) = (wish, tensor.storage().decided_home())
             && wish != home
         {
-            return Err(incompatible(format!("it lives on the {home} and the model on the {wish}")));
+            return Err(incompatible(format!("it is on the {home} but the model is on the {wish}")));
         }
         if self.names.find(to, new_name).is_ok() {
-            return Err(incompatible(format!("the model has a tensor named \"{new_name}\" already")));
+            return Err(incompatible(format!("the model already has a tensor named \"{new_name}\"")));
         }
         let tensor = view(tensor).map_err(|error| incompatible(error.to_string()))?;
         Ok(self.commands.spawn((Name::new(new_name.to_owned()), tensor, TensorOf(to))).id())
     }
 }
 
-/// Keeps [`TensorNames`] true, whichever of the two components comes or goes.
+/// Registers the types of this room, and keeps [`TensorNames`] up to date when names or owners change.
 pub(crate) fn plugin(app: &mut App) {
     app.init_resource::<TensorNames>()
+        .register_type::<Tensor>()
         .register_type::<TensorModel>()
         .register_type::<TensorOf>()
         .register_type::<ModelTensors>()
         .register_type::<ModelBackend>()
+        .register_type::<TensorSupport>()
         .add_observer(
             |insert: On<Insert, TensorOf>,
              query: Query<(&TensorOf, &Name)>,

@@ -1,4 +1,4 @@
-//! The memory behind tensors. Views and shares are tensors on one [`Storage`]; the last reference frees it.
+//! The memory behind tensors. Views and shared tensors use one [`Storage`], which is freed with its last reference.
 
 use core::any::Any;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -11,18 +11,18 @@ use super::usage::{Residency, TensorUsage};
 use crate::figures::{Count, Counters};
 use crate::ir::{Backend, DType};
 
-/// What a storage holds before anything is written to it.
+/// The content of a storage before the first write.
 #[derive(Clone, Debug)]
 pub(crate) enum Initial {
     /// Zero bits.
     Zeros,
     /// Host data, packed in words.
     Data(Arc<[u32]>),
-    /// Made on the backend by a few ops, with no host copy.
+    /// Generated on the backend, without a host copy.
     Generated(Generator),
 }
 
-/// Contents that a backend can make by itself.
+/// Content that a backend can generate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Generator {
     /// Every element, as bits of the dtype's 32-bit type.
@@ -37,15 +37,15 @@ pub(crate) enum Generator {
     Normal { seed: u32, mean: f32, deviation: f32 },
 }
 
-/// What a backend holds for a storage. Only that backend knows its type.
+/// The data that a backend attaches to a storage. Only that backend knows its type.
 pub(crate) type BackendSlot = Arc<dyn Any + Send + Sync>;
 
-/// What a device holds for a storage.
+/// The data that a device attaches to a storage.
 #[derive(Clone)]
 pub(crate) struct DeviceSlot {
-    /// The device it is of.
+    /// Identifies the device.
     pub generation: u64,
-    /// Bytes it takes there.
+    /// Bytes on the device.
     pub bytes: u64,
     pub held: BackendSlot,
 }
@@ -56,50 +56,50 @@ impl core::fmt::Debug for DeviceSlot {
     }
 }
 
-/// A typed block of memory on one backend, counted by references.
+/// A reference-counted, typed block of memory on one backend.
 #[derive(Debug)]
 pub(crate) struct Storage {
     id: u64,
     dtype: DType,
     elements: usize,
-    /// Decided when an op first touches it; moves only when the GPU is given up.
+    /// The backend that new work finds it on. Set by the first op; changes when the storage moves to another backend.
     home: AtomicU8,
-    /// The name of the first tensor on it, for messages.
+    /// The name of the first tensor that uses it, for messages.
     label: OnceLock<Box<str>>,
     content: Mutex<Content>,
-    /// What the CPU backend holds, once it was asked to.
+    /// The data of the CPU backend, once it has any.
     host: OnceLock<BackendSlot>,
-    /// Tensors that keep it on the device.
+    /// Number of tensors that pin it to the device.
     pins: AtomicU32,
-    /// The model of a tensor on it that an op last named, as bits; 0 if none has one.
+    /// The model of the tensor that an op last used it through, as bits. 0 if there is none.
     model: AtomicU64,
-    /// When a batch last used it, in nanoseconds of real time, plus one; 0 if none has.
+    /// When a batch last used it, in nanoseconds of real time plus one. 0 if no batch has.
     used: AtomicU64,
 }
 
-/// Where the content is.
+/// The place of the content.
 #[derive(Debug)]
 struct Content {
-    /// What the device holds, on the GPU backend, once it holds anything.
+    /// The data of the device, once there is any. Only on the GPU backend.
     device: Option<DeviceSlot>,
-    /// What the content can be had from without the device, for as long as it is the same: what the storage starts as, or a copy on the host.
-    /// `None` on the CPU backend once taken over.
+    /// Host-side source from which the content can be restored: the initial content, or a copy on the host. `None` if it is out of
+    /// date, and on the CPU backend once the backend has taken it.
     source: Option<Initial>,
-    /// Counts the copy on the host.
+    /// Counts the bytes of the copy on the host.
     copy: Option<HostCopy>,
-    /// Grows with every write.
+    /// Increases with every write.
     version: u64,
-    /// Whether a device took the content with it.
+    /// Whether the content was lost with a device.
     lost: bool,
-    /// Where the words of the CPU backend are counted, while there are any.
+    /// The counters that include the words of the CPU backend, while there are any.
     counted: Option<Arc<Counters>>,
-    /// Moves to another backend that were asked for, and those that are done.
+    /// Number of requested moves to another backend, and of those that are done.
     moves: u64,
     moves_done: u64,
 }
 
 impl Content {
-    /// Content that is on the host too, or no longer is.
+    /// Sets or removes the host-side source.
     fn set_source(&mut self, source: Option<Initial>, counters: &Arc<Counters>) {
         self.copy = match &source {
             Some(Initial::Data(words)) => Some(HostCopy::new(words.len() as u64 * 4, counters)),
@@ -109,7 +109,7 @@ impl Content {
     }
 }
 
-/// Counts the bytes of a copy on the host while it lives.
+/// Counts the bytes of a copy on the host until it is dropped.
 #[derive(Debug)]
 struct HostCopy {
     bytes: u64,
@@ -156,7 +156,7 @@ impl Storage {
         })
     }
 
-    /// Unique in the process; never reused.
+    /// Unique in the process. Never reused.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -173,56 +173,56 @@ impl Storage {
         self.dtype.words(self.elements)
     }
 
-    /// Bytes the storage takes on its backend.
+    /// Bytes on the backend.
     pub(crate) fn bytes(&self) -> usize {
         self.words() * 4
     }
 
-    /// The backend the storage lives on; the first caller decides.
+    /// The backend of the storage. The first caller decides.
     pub(crate) fn home(&self, wish: Backend) -> Backend {
         let decided = self.home.compare_exchange(UNDECIDED, code(wish), Ordering::Relaxed, Ordering::Relaxed);
         decided.map_or_else(backend, |_| wish)
     }
 
-    /// The backend the storage lives on, if an op has touched it.
+    /// The backend of the storage, if an op has used it.
     pub(crate) fn decided_home(&self) -> Option<Backend> {
         let home = self.home.load(Ordering::Relaxed);
         (home != UNDECIDED).then(|| backend(home))
     }
 
-    /// Lives on the CPU from now on; whether its content was on a device that cannot give it any more.
+    /// Moves it to the CPU for good, because the device was lost. Returns whether its content was lost too.
     pub(crate) fn fall_back(&self) -> bool {
         let before = self.home.swap(code(Backend::Cpu), Ordering::Relaxed);
         before == code(Backend::Gpu) && self.lose_device()
     }
 
-    /// Whether a device took the content with it.
+    /// Whether the content was lost with a device.
     pub(crate) fn is_lost(&self) -> bool {
         self.content().lost
     }
 
-    /// Gives it zeros to begin with, since all of it will be written.
+    /// Resets lost content to zeros, before all of it is written.
     pub(crate) fn begin_anew(&self) {
         let mut content = self.content();
         (content.lost, content.source) = (false, Some(Initial::Zeros));
     }
 
-    /// Gives it a name for messages; the first stays.
+    /// Sets the name for messages. Only the first call has an effect.
     pub(crate) fn set_label(&self, label: &str) {
         let _ = self.label.set(label.into());
     }
 
-    /// The name, or a number where it has none.
+    /// The name in quotes, or the id if there is no name.
     pub(crate) fn label(&self) -> String {
         self.label.get().map_or_else(|| format!("storage {}", self.id), |label| format!("\"{label}\""))
     }
 
-    /// Notes whose tensor it is, for figures by model.
+    /// Sets the model, for figures per model.
     pub(crate) fn set_model(&self, model: Entity) {
         self.model.store(model.to_bits(), Ordering::Relaxed);
     }
 
-    /// Whose tensor it is.
+    /// The model whose tensor last used it.
     pub(crate) fn model(&self) -> Option<Entity> {
         match self.model.load(Ordering::Relaxed) {
             0 => None,
@@ -242,7 +242,7 @@ impl Storage {
         self.pins.load(Ordering::Relaxed) > 0
     }
 
-    /// A batch uses it now.
+    /// Records that a batch uses it now.
     pub(crate) fn set_used(&self, now: Duration) {
         self.used.store(now.as_nanos() as u64 + 1, Ordering::Relaxed);
     }
@@ -251,14 +251,14 @@ impl Storage {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it starts as, once: the CPU backend that takes this must put it into its memory.
+    /// Takes the initial content. The CPU backend that takes it must store it.
     pub(crate) fn take_initial(&self) -> Option<Initial> {
         let mut content = self.content();
         content.copy = None;
         content.source.take()
     }
 
-    /// Counts the words on the host until they or the storage are gone.
+    /// Counts the words on the host until they or the storage are dropped.
     pub(crate) fn count_host(&self, counters: &Arc<Counters>) {
         let mut content = self.content();
         if content.counted.is_none() {
@@ -267,7 +267,7 @@ impl Storage {
         }
     }
 
-    /// A storage for content that will arrive from the other backend. It has none until then.
+    /// Creates a storage whose content will arrive from the other backend.
     pub(crate) fn expecting(dtype: DType, elements: usize, home: Backend) -> Arc<Self> {
         let storage = Self::new(dtype, elements, Initial::Zeros);
         storage.home.store(code(home), Ordering::Relaxed);
@@ -277,7 +277,8 @@ impl Storage {
         storage
     }
 
-    /// Work that is recorded from now on finds the storage on another backend. Its content follows: see [`Storage::land`].
+    /// Moves the storage to another backend. Work that is recorded from now on uses it there; the content arrives with
+    /// [`Storage::land`].
     pub(crate) fn begin_move(&self, to: Backend) {
         self.home.store(code(to), Ordering::Relaxed);
         self.content().moves += 1;
@@ -288,13 +289,13 @@ impl Storage {
         self.content().moves
     }
 
-    /// Whether so many moves are done.
+    /// Whether this many moves are done.
     pub(crate) fn has_moved(&self, moves: u64) -> bool {
         moves == 0 || self.content().moves_done >= moves
     }
 
-    /// The content has arrived from another backend, which lets go of it. Without words it did not: then it is what the host
-    /// still has, or lost.
+    /// Ends a move: the content has arrived, and the other backend frees it. Without words the move failed; the content is then
+    /// what the host still has, or is lost.
     pub(crate) fn land(&self, words: Option<Arc<[u32]>>) {
         let mut content = self.content();
         content.device = None;
@@ -312,34 +313,34 @@ impl Storage {
         landed.notify_all();
     }
 
-    /// Waits a moment for any storage to [land](Storage::land). For threads that are not a frame's.
+    /// Waits a short time for any storage to [land](Storage::land). Must not be called on a thread that runs frames.
     pub(crate) fn wait_for_landing(patience: Duration) {
         let (lock, landed) = &LANDED;
         let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
         drop(landed.wait_timeout(guard, patience));
     }
 
-    /// What the CPU backend holds, made by the first who asks.
+    /// The data of the CPU backend. The first caller creates it.
     pub(crate) fn host_slot(&self, make: impl FnOnce() -> BackendSlot) -> &BackendSlot {
         self.host.get_or_init(make)
     }
 
-    /// What this device holds, if it holds anything.
+    /// The data of this device, if there is any.
     pub(crate) fn device(&self, generation: u64) -> Option<DeviceSlot> {
         self.content().device.clone().filter(|slot| slot.generation == generation)
     }
 
-    /// What the content can be had from without the device.
+    /// Host-side source from which the content can be restored.
     pub(crate) fn source(&self) -> Option<Initial> {
         self.content().source.clone()
     }
 
-    /// Grows with every write.
+    /// Increases with every write.
     pub(crate) fn version(&self) -> u64 {
         self.content().version
     }
 
-    /// The content is in `slot` from now on. Host data it was had from stays or goes; what can be made again costs nothing to keep.
+    /// Records that the content is now in `slot`. `keep` says whether host data stays as a copy; generators always stay.
     pub(crate) fn arrive(&self, slot: DeviceSlot, keep: bool, counters: &Arc<Counters>) {
         let mut content = self.content();
         let source = content.source.take().filter(|source| keep || !matches!(source, Initial::Data(_)));
@@ -347,18 +348,18 @@ impl Storage {
         content.device = Some(slot);
     }
 
-    /// The device's content was written, with `words` as a whole or in some way that the host does not know.
+    /// Records a write on the device. `words` is the whole new content, if the host knows it.
     pub(crate) fn wrote(&self, words: Option<Arc<[u32]>>, counters: &Arc<Counters>) {
         let mut content = self.content();
         content.version += 1;
         content.lost = false;
-        // A steady frame writes what the last one wrote: nothing to do then.
+        // Skips the work in the common case: a tensor that the device writes every frame.
         if content.source.is_some() || words.is_some() {
             content.set_source(words.map(Initial::Data), counters);
         }
     }
 
-    /// Words that were copied from the device have arrived; whether they still are its content.
+    /// Stores words that were copied from the device. Returns whether they are still the current content.
     pub(crate) fn copied(&self, version: u64, words: Arc<[u32]>, counters: &Arc<Counters>) -> bool {
         let mut content = self.content();
         let current = content.version == version && content.device.is_some();
@@ -368,18 +369,18 @@ impl Storage {
         current
     }
 
-    /// Leaves the device if that loses nothing; whether it did.
+    /// Frees the device memory if the content can be restored. Returns whether it did.
     pub(crate) fn leave(&self) -> bool {
         let mut content = self.content();
         content.source.is_some() && content.device.take().is_some()
     }
 
-    /// Leaves the device although nothing may be left of the content: it was never made.
+    /// Frees the device memory of content that was never created.
     pub(crate) fn abandon(&self) {
         self.content().device = None;
     }
 
-    /// The device is gone; whether the content went with it.
+    /// Records that the device was lost. Returns whether the content was lost with it.
     pub(crate) fn lose_device(&self) -> bool {
         let mut content = self.content();
         let lost = content.device.take().is_some() && content.source.is_none();
@@ -388,7 +389,7 @@ impl Storage {
         lost
     }
 
-    /// What it takes, and where it is.
+    /// Memory use and place of the content.
     pub(crate) fn usage(&self) -> TensorUsage {
         let content = self.content();
         let bytes = self.bytes() as u64;
@@ -426,10 +427,10 @@ impl Drop for Storage {
     }
 }
 
-/// Wakes threads that wait for content of another backend.
+/// Wakes threads that wait for content from another backend.
 static LANDED: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
-/// What [`Storage::home`] is before it is decided.
+/// The value of [`Storage::home`] before the first op.
 const UNDECIDED: u8 = 0;
 
 fn code(backend: Backend) -> u8 {

@@ -6,7 +6,7 @@ use bevy::asset::RenderAssetUsages;
 use bevy::asset::io::file::FileAssetReader;
 use bevy::image::{CompressedImageFormats, ImageSampler, ImageType};
 use bevy::prelude::*;
-use bevy_tensor_compute::pixels_of;
+use bevy_tensor_compute::data_from_image;
 use bevy_tensor_compute::prelude::*;
 use serde_json::Value;
 
@@ -78,5 +78,5 @@ pub fn decode_pixels(bytes: &[u8], extension: &str) -> Result<TensorData, String
     let (formats, sampler) = (CompressedImageFormats::NONE, ImageSampler::Default);
     let usage = RenderAssetUsages::MAIN_WORLD;
     let image = Image::from_buffer(bytes, ImageType::Extension(extension), formats, true, sampler, usage);
-    pixels_of(&image.map_err(|error| error.to_string())?).map_err(|error| error.to_string())
+    data_from_image(&image.map_err(|error| error.to_string())?).map_err(|error| error.to_string())
 }

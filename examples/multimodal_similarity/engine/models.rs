@@ -144,8 +144,7 @@ fn spawn_workspace(
     library: &Library,
     tensors: &Query<&Tensor>,
 ) -> Result<Workspace> {
-    let mut own =
-        |model, name: &'static str, tensor: Tensor| commands.spawn((Name::new(name), tensor, TensorOf(model))).id();
+    let mut own = |model, name: &'static str, tensor: Tensor| commands.spawn_tensor(model, name, tensor);
     let (pictures, captions) = (library.gallery.len(), library.captions.len());
     let zeros = |shape: [usize; 2]| Tensor::zeros(shape, DType::F32);
     let embedding = zeros([1, TEXT_WIDTH])?;

@@ -150,7 +150,7 @@ impl PictureSearch {
             (Pixels::Data(data), before) => {
                 before.iter().for_each(|(_, tensor)| commands.entity(*tensor).despawn());
                 let shape = data.shape().clone();
-                let tensor = commands.spawn((Name::new("pixels"), Tensor::from(data), TensorOf(model))).id();
+                let tensor = commands.spawn_tensor(model, "pixels", data);
                 self.pixels = Some((shape, tensor));
                 self.prepared = Some((name, tensor, asked));
                 None
@@ -223,9 +223,9 @@ fn ask_text(
     let (ids, mean) = encoded.rows();
     let Some(&(ids_tensor, mean_tensor)) = workspace.inputs.get(&length) else {
         // The first text of this length: its inputs are there from the next frame on.
-        let mut own = |name: String, tensor| commands.spawn((Name::new(name), tensor, TensorOf(models.text))).id();
-        let ids = own(format!("ids {length}"), Tensor::zeros([1, length], DType::I32)?);
-        let mean = own(format!("mean {length}"), Tensor::zeros([1, length], DType::F32)?);
+        let ids = commands.spawn_tensor(models.text, format!("ids {length}"), Tensor::zeros([1, length], DType::I32)?);
+        let mean =
+            commands.spawn_tensor(models.text, format!("mean {length}"), Tensor::zeros([1, length], DType::F32)?);
         workspace.inputs.insert(length, (ids, mean));
         search.wanted = Some(text);
         return Ok(());

@@ -6,7 +6,7 @@ use bevy::camera::visibility::RenderLayers;
 use bevy::prelude::*;
 use bevy::render::render_resource::{TextureFormat, TextureUsages};
 use bevy_egui::input::egui_wants_any_keyboard_input;
-use bevy_tensor_compute::ImagePixels;
+use bevy_tensor_compute::TensorFromImage;
 use bevy_tensor_compute::prelude::*;
 
 use super::camera::MainCamera;
@@ -89,7 +89,7 @@ fn open_eye(
         Projection::from(PerspectiveProjection { fov: FOCUS, ..default() }),
         Transform::default(),
     ));
-    commands.spawn((View, Name::new("view"), ImagePixels { image, live: false }, TensorOf(models.vision)));
+    commands.spawn((View, Name::new("view"), TensorFromImage { image, live: false }, TensorOf(models.vision)));
 }
 
 /// The same place and direction as the window's camera; active only while somebody wants to know.
@@ -123,7 +123,7 @@ fn look(
     mut eye: ResMut<Eye>,
     mut search: ResMut<PictureSearch>,
     time: Res<Time>,
-    mut view: Single<(Entity, &mut ImagePixels), (With<View>, With<Tensor>)>,
+    mut view: Single<(Entity, &mut TensorFromImage), (With<View>, With<Tensor>)>,
 ) {
     let (tensor, pixels) = &mut *view;
     // Every frame, since the CPU backend gets what is seen a few frames late.
