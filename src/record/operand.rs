@@ -18,7 +18,7 @@ use crate::ir::{Backend, BinaryOp, DType, NodeId};
 ///
 /// A value cannot leave its system:
 ///
-/// ```compile_fail,E0521
+/// ```compile_fail,E0597
 /// # use bevy::prelude::*;
 /// # use bevy_tensor_compute::prelude::*;
 /// #[derive(Resource)]
