@@ -30,23 +30,7 @@ mod taps;
 mod top_k;
 
 #[cfg(test)]
-mod device_tests;
-#[cfg(test)]
-mod form_tests;
-#[cfg(test)]
-mod fused_tests;
-#[cfg(test)]
-mod map_tests;
-#[cfg(test)]
-mod matmul_tests;
-#[cfg(test)]
-mod quant_tests;
-#[cfg(test)]
-mod row_tests;
-#[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tests_more;
 
 use core::fmt::Write;
 

@@ -1,6 +1,6 @@
 //! Convolutions and pooling.
 
-use super::{Input, OFFSET, at, check, indices};
+use super::loops::{Input, OFFSET, at, check, indices};
 use crate::kernel::*;
 use crate::record::{PoolKind, Window};
 use crate::tensor::{Class, DType};

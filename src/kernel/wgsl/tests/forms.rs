@@ -2,7 +2,7 @@
 
 use smallvec::smallvec;
 
-use super::device_tests::{assert_close, caps, floats, noise, operand, run_step_with, step, words};
+use super::device::{assert_close, caps, floats, noise, operand, run_step_with, step, words};
 use crate::kernel::{
     Caps, ConvKernel, Expr, Kernel, MapKernel, MatMulKernel, Primitive, Program, ReduceKernel, Reg, SoftmaxKernel,
     variants,
@@ -109,7 +109,7 @@ fn halves_read_as_such_are_those_taken_out_of_words() {
     ];
     let run = |halves: bool| {
         let caps = Caps { software: false, halves, ..caps() };
-        let text = super::lower(&step, &caps).map(|launch| launch.wgsl).unwrap_or_default();
+        let text = super::super::lower(&step, &caps).map(|launch| launch.wgsl).unwrap_or_default();
         assert_eq!(text.contains("enable f16"), halves, "{text}");
         run_step_with(&step, &buffers, &[], &caps).0[2].1.clone()
     };

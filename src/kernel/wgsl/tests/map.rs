@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::device_tests::{floats, operand, run_step, step, words};
+use super::device::{floats, operand, run_step, step, words};
 use crate::kernel::{Expr, Kernel, MapKernel, Program, Reg};
 use crate::plan::{Operand, Source, Step};
 use crate::record::{BinaryOp, UnaryOp};

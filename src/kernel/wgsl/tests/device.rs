@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use bevy::tasks::block_on;
 use wgpu::util::DeviceExt;
 
-use super::lower;
+use super::super::lower;
 use crate::kernel::{Access, Caps, Kernel, Launch};
 use crate::plan::{Operand, Source, Step};
 use crate::tensor::{DType, Layout};
@@ -85,7 +85,7 @@ pub(super) fn run_step_with(
     caps: &Caps,
 ) -> (Vec<(Source, Vec<u32>)>, u32) {
     let Some(launch) = lower(step, caps) else { return (buffers.to_vec(), 0) };
-    super::tests::check(&launch);
+    super::texts::check(&launch);
     let trusted = run(&launch, buffers, scalars, wgpu::ShaderRuntimeChecks::unchecked());
     // Checks change nothing unless an access was out of bounds, which is what the crate's trust in its kernels rests on.
     let checked = run(&launch, buffers, scalars, wgpu::ShaderRuntimeChecks::checked());
