@@ -1,54 +1,30 @@
 // The best positions of long rows: a workgroup a row. Each round finds the best element after the last one found, by a tree over the
-// threads' own bests. `key(i)` orders elements: higher is better, equal ones by position.
+// threads' own bests.
 
-/// Each thread's best key, and its position; a position of `n` means none.
-var<workgroup> keys: array<u32, LANES>;
-var<workgroup> places: array<u32, LANES>;
+/// Each thread's best.
+var<workgroup> bests: array<Best, LANES>;
 
-@compute @workgroup_size(LANES)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) nwg: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = workgroup_index(wid, nwg);
-    if row >= params.rows {
-        return;
-    }
+fn run(row: u32, lane: u32) {
     let start = params.x_offset + row * params.n;
-    var last_key = 0xffffffffu;
-    var last_place = 0u;
+    var last = Best(0xffffffffu, 0u);
     for (var round = 0u; round < params.k; round++) {
-        var best = 0u;
-        var place = params.n;
-        for (var i = lane; i < params.n; i += LANES) {
-            let own = key(start + i);
-            let left = (round == 0u) | (own < last_key) | ((own == last_key) & (i > last_place));
-            if left & ((place == params.n) | (own > best)) {
-                best = own;
-                place = i;
-            }
-        }
-        keys[lane] = best;
-        places[lane] = place;
+        bests[lane] = next_best(start, lane, LANES, round, last);
         workgroupBarrier();
         for (var half = LANES / 2u; half > 0u; half /= 2u) {
             if lane < half {
-                let other = keys[lane + half];
-                let there = places[lane + half];
+                let own = bests[lane];
+                let other = bests[lane + half];
                 // Without an element a thread has key 0 and the last position, so it loses to any that has one.
-                if other > keys[lane] || (other == keys[lane] && there < places[lane]) {
-                    keys[lane] = other;
-                    places[lane] = there;
+                if (other.key > own.key) | ((other.key == own.key) & (other.place < own.place)) {
+                    bests[lane] = other;
                 }
             }
             workgroupBarrier();
         }
-        last_key = keys[0];
-        last_place = places[0];
+        last = bests[0];
         workgroupBarrier();
         if lane == 0u {
-            store_y(row * params.k + round, i32(last_place));
+            store_y(row * params.k + round, i32(last.place));
         }
     }
 }

@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 pub(crate) use custom::{CustomCall, ElementFunction};
 pub(crate) use expr::{Expr, Primitive, Program, Reg};
 pub(crate) use launch::{Access, Binding, Caps, Launch, Params, buffer_type, wgsl_type};
-pub(crate) use variants::{Variant, Variants, bucket, chosen, variants};
+pub(crate) use variants::{Variant, Variants, bucket, choose, variants};
 pub(crate) use wgsl::{lower, non_finite};
 
 use crate::record::{InnerOp, NormKind, PoolKind, ReduceKind, ScatterReduce, Window};

@@ -2,8 +2,7 @@
 
 use super::Builder;
 use super::rows::Rows;
-use super::scalar::Library;
-use crate::kernel::{Caps, Launch, RowNormKernel, Variants};
+use crate::kernel::{Caps, Launch, RowNormKernel, Variants, choose};
 use crate::plan::Step;
 use crate::record::NormKind;
 use crate::tensor::Class;
@@ -43,9 +42,7 @@ pub(super) fn lower(step: &Step, kernel: &RowNormKernel, caps: &Caps) -> Option<
         NormKind::L2 => 2,
     };
     builder.constant("KIND", kind);
-    let mut library = Library::default();
-    library.need("min_max");
-    builder.code(&library.text());
+    builder.need("min_max");
     for (name, given, without) in [("weight", kernel.weight, "1.0"), ("bias", kernel.bias, "0.0")] {
         let (one, four) = match given {
             true => {
@@ -58,5 +55,6 @@ pub(super) fn lower(step: &Step, kernel: &RowNormKernel, caps: &Caps) -> Option<
     }
     rows.loads(&mut builder);
     rows.stores(&mut builder);
-    Some(rows.finish(builder, include_str!("../../../assets/kernels/row_norm.wgsl"), caps))
+    let variant = choose(&rows.variants(caps), caps)?;
+    Some(rows.finish(builder, variant, include_str!("../../../assets/kernels/row_norm.wgsl"), caps))
 }
