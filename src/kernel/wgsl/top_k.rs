@@ -1,6 +1,6 @@
 //! Positions of the best elements.
 
-use super::Builder;
+use super::{Builder, grid};
 use crate::kernel::{Caps, Launch, TopKKernel};
 use crate::plan::Step;
 use crate::tensor::Class;
@@ -12,7 +12,7 @@ pub(super) fn lower(step: &Step, kernel: &TopKKernel, caps: &Caps) -> Launch {
     let TopKKernel { rows, n, k, .. } = *kernel;
     let mut builder = Builder::new(step, "top_k");
     key_code(&mut builder, kernel);
-    builder.params.size("n", n).size("k", k);
+    builder.params.size("rows", rows).size("n", n).size("k", k);
     // Rounds cost `k · n` a row, counting ranks costs `n · n` but is wholly parallel and needs no barriers.
     if k * 4 >= n || n <= 64 {
         builder.finish_threads(include_str!("../../../assets/kernels/top_k_rank.wgsl"), rows * n, caps)
@@ -21,8 +21,8 @@ pub(super) fn lower(step: &Step, kernel: &TopKKernel, caps: &Caps) -> Launch {
         builder.finish_threads(include_str!("../../../assets/kernels/top_k_row.wgsl"), rows, caps)
     } else {
         let lanes = if n >= 1024 && caps.invocations >= 256 { 256 } else { 64 };
-        builder.code(NEXT);
-        builder.finish_workgroups(include_str!("../../../assets/kernels/top_k.wgsl"), lanes, rows, caps)
+        builder.constant("LANES", lanes).code(NEXT);
+        builder.finish(include_str!("../../../assets/kernels/top_k.wgsl"), grid(rows, caps))
     }
 }
 
