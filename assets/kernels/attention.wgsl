@@ -1,11 +1,9 @@
-// Attention for many queries: a workgroup takes 32 queries of a head and 64 columns of the values, and walks the keys 32 at a time. Scores
+// Attention for many queries: a workgroup takes QUERIES (32) queries of a head and COLUMNS (64) columns of the values, and walks the keys 32 at a time. Scores
 // never leave workgroup memory: the softmax is kept up to date as keys pass (running maximum and sum), and the sums so far are rescaled.
 // Of queries, keys and columns, a vector has four neighbours.
 
-const QUERIES: u32 = 32u;
 const KEYS: u32 = 32u;
 const DEPTH: u32 = 16u;
-const COLUMNS: u32 = 64u;
 // Vectors from one row of 32 to the next: one more than its data, against bank conflicts.
 const PITCH: u32 = 9u;
 
@@ -21,26 +19,9 @@ var<workgroup> maxima: array<vec4<f32>, 8>;
 var<workgroup> sums: array<vec4<f32>, 8>;
 var<workgroup> rescale: array<vec4<f32>, 8>;
 
-@compute @workgroup_size(64)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) nwg: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let work = workgroup_index(wid, nwg);
-    if work >= params.work {
-        return;
-    }
-    let chunk = work % params.chunks * COLUMNS;
-    var rest = work / params.chunks;
-    let first_query = rest % params.blocks * QUERIES;
-    rest = rest / params.blocks;
-    let head = rest % params.heads;
-    let batch = rest / params.heads;
-    let group = head * params.groups / params.heads;
-    let q_start = params.q_offset + batch * u32(params.q_batch) + head * u32(params.q_head);
-    let k_start = params.k_offset + batch * u32(params.k_batch) + group * u32(params.k_head);
-    let v_start = params.v_offset + batch * u32(params.v_batch) + group * u32(params.v_head);
+fn run(work: u32, lane: u32) {
+    let place = place_of(work);
+    let first_query = place.query;
 
     // A thread has four queries, four keys, and eight columns in two quads that lie half a chunk apart.
     let ty = lane / 8u;
@@ -66,10 +47,10 @@ fn main(
                 var k_value = 0.0;
                 if d < params.qk {
                     if first_query + row < params.queries {
-                        q_value = load_q(q_start + (first_query + row) * u32(params.q_row) + d * u32(params.q_column));
+                        q_value = load_q(place.q + (first_query + row) * u32(params.q_row) + d * u32(params.q_column));
                     }
                     if first_key + row < seen {
-                        k_value = load_k(k_start + (first_key + row) * u32(params.k_row) + d * u32(params.k_column));
+                        k_value = load_k(place.k + (first_key + row) * u32(params.k_row) + d * u32(params.k_column));
                     }
                 }
                 query_tile[i % DEPTH * PITCH + row / 4u][row % 4u] = q_value;
@@ -91,7 +72,7 @@ fn main(
             for (var i = 0u; i < 4u; i++) {
                 let query = first_query + ty * 4u + i;
                 if query < params.queries && key < visible(query) {
-                    values[i] = adjust(score[j][i], batch, head, query, key);
+                    values[i] = adjust(score[j][i], place.batch, place.head, query, key);
                 }
             }
             scores[(tx * 4u + j) * PITCH + ty] = values;
@@ -125,10 +106,10 @@ fn main(
         for (var half = 0u; half < KEYS; half += 16u) {
             for (var i = lane; i < 16u * COLUMNS; i += 64u) {
                 let key = first_key + half + i / COLUMNS;
-                let column = chunk + i % COLUMNS;
+                let column = place.column + i % COLUMNS;
                 var value = 0.0;
                 if key < seen && column < params.value {
-                    value = load_v(v_start + key * u32(params.v_row) + column * u32(params.v_column));
+                    value = load_v(place.v + key * u32(params.v_row) + column * u32(params.v_column));
                 }
                 value_tile[i / 4u][i % 4u] = value;
             }
@@ -155,9 +136,9 @@ fn main(
         if query < params.queries {
             let sum = sums[ty][i];
             let inverse = select(0.0, 1.0 / sum, sum != 0.0);
-            let row = ((batch * params.heads + head) * params.queries + query) * params.value;
+            let row = ((place.batch * params.heads + place.head) * params.queries + query) * params.value;
             for (var j = 0u; j < 8u; j++) {
-                let column = chunk + j / 4u * 32u + tx * 4u + j % 4u;
+                let column = place.column + j / 4u * 32u + tx * 4u + j % 4u;
                 if column < params.value {
                     store_y(row + column, total[i][j / 4u][j % 4u] * inverse);
                 }

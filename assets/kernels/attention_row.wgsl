@@ -3,6 +3,8 @@
 // 64th column of the chunk and, of the keys, every (LANES / 64)th.
 
 const SLICES: u32 = LANES / 64u;
+// Columns of a thread.
+const EACH: u32 = COLUMNS / 64u;
 const PARTS: u32 = 8u;
 // One more than the parts, against bank conflicts.
 const PITCH: u32 = 9u;
@@ -15,34 +17,19 @@ var<workgroup> scores: array<f32, LANES>;
 /// For trees over threads.
 var<workgroup> tree: array<f32, LANES>;
 
-@compute @workgroup_size(LANES)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) nwg: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let work = workgroup_index(wid, nwg);
-    if work >= params.work {
-        return;
-    }
-    let chunk = work % params.chunks * (COLUMNS * 64u);
-    let row = work / params.chunks;
-    let query = row % params.queries;
-    let head = row / params.queries % params.heads;
-    let batch = row / params.queries / params.heads;
-    let group = head * params.groups / params.heads;
-    let q_start = params.q_offset + batch * u32(params.q_batch) + head * u32(params.q_head) + query * u32(params.q_row);
-    let k_start = params.k_offset + batch * u32(params.k_batch) + group * u32(params.k_head);
-    let v_start = params.v_offset + batch * u32(params.v_batch) + group * u32(params.v_head);
+fn run(work: u32, lane: u32) {
+    let place = place_of(work);
+    let query = place.query;
+    let q_start = place.q + query * u32(params.q_row);
 
-    var total: array<f32, COLUMNS>;
+    var total: array<f32, EACH>;
     var largest = LOWEST;
     // Of the keys this thread scored.
     var sum = 0.0;
     let seen = visible(query);
     for (var first = 0u; first < seen; first += LANES) {
         for (var j = lane / PARTS; j < min(LANES, seen - first); j += LANES / PARTS) {
-            let at = k_start + (first + j) * u32(params.k_row);
+            let at = place.k + (first + j) * u32(params.k_row);
             var part = 0.0;
             for (var d = lane % PARTS; d < params.qk; d += PARTS) {
                 part += load_q(q_start + d * u32(params.q_column)) * load_k(at + d * u32(params.k_column));
@@ -57,7 +44,7 @@ fn main(
             for (var part = 0u; part < PARTS; part++) {
                 product += parts[lane * PITCH + part];
             }
-            score = adjust(product, batch, head, query, key);
+            score = adjust(product, place.batch, place.head, query, key);
         }
         tree[lane] = score;
         workgroupBarrier();
@@ -75,15 +62,15 @@ fn main(
         scores[lane] = e;
         workgroupBarrier();
 
-        for (var c = 0u; c < COLUMNS; c++) {
+        for (var c = 0u; c < EACH; c++) {
             total[c] *= scale;
         }
         let end = min(LANES, seen - first);
         for (var j = lane / 64u; j < end; j += SLICES) {
             let weight = scores[j];
-            let at = v_start + (first + j) * u32(params.v_row);
-            for (var c = 0u; c < COLUMNS; c++) {
-                let column = chunk + c * 64u + lane % 64u;
+            let at = place.v + (first + j) * u32(params.v_row);
+            for (var c = 0u; c < EACH; c++) {
+                let column = place.column + c * 64u + lane % 64u;
                 if column < params.value {
                     total[c] += weight * load_v(at + column * u32(params.v_column));
                 }
@@ -102,17 +89,17 @@ fn main(
     }
     let sum_of_all = tree[0];
     let inverse = select(0.0, 1.0 / sum_of_all, sum_of_all != 0.0);
-    for (var c = 0u; c < COLUMNS; c++) {
+    for (var c = 0u; c < EACH; c++) {
         workgroupBarrier();
         scores[lane] = total[c];
         workgroupBarrier();
-        let column = chunk + c * 64u + lane;
+        let column = place.column + c * 64u + lane;
         if lane < 64u && column < params.value {
             var value = 0.0;
             for (var slice = 0u; slice < SLICES; slice++) {
                 value += scores[slice * 64u + lane];
             }
-            store_y(row * params.value + column, value * inverse);
+            store_y(work / params.chunks * params.value + column, value * inverse);
         }
     }
 }

@@ -3,17 +3,11 @@
 
 fn run(work: u32) {
     // Queries of a head are neighbours, and so meet the same keys at the same time.
-    let query = work % params.queries;
-    var rest = work / params.queries;
-    let chunk = rest % params.chunks * COLUMNS;
-    rest = rest / params.chunks;
-    let head = rest % params.heads;
-    let batch = rest / params.heads;
-    let group = head * params.groups / params.heads;
-    let q_start = params.q_offset + batch * u32(params.q_batch) + head * u32(params.q_head) + query * u32(params.q_row);
-    let k_start = params.k_offset + batch * u32(params.k_batch) + group * u32(params.k_head);
-    let v_start = params.v_offset + batch * u32(params.v_batch) + group * u32(params.v_head);
-    let columns = min(COLUMNS, params.value - chunk);
+    let chunks = work / params.blocks;
+    let place = place_at(chunks % params.chunks, work % params.blocks, chunks / params.chunks);
+    let query = place.query;
+    let q_start = place.q + query * u32(params.q_row);
+    let columns = min(COLUMNS, params.value - place.column);
 
     var total: array<f32, COLUMNS>;
     var largest = LOWEST;
@@ -22,7 +16,7 @@ fn run(work: u32) {
     for (var first = 0u; first < seen; first += 4u) {
         // Keys past the last repeat it, and are hidden.
         let key = min(first + vec4(0u, 1u, 2u, 3u), vec4(seen - 1u));
-        let k_at = k_start + key * u32(params.k_row);
+        let k_at = place.k + key * u32(params.k_row);
         var products = vec4(0.0);
         for (var d = 0u; d < params.qk; d++) {
             let at = k_at + d * u32(params.k_column);
@@ -30,10 +24,10 @@ fn run(work: u32) {
             products += load_q(q_start + d * u32(params.q_column)) * keys;
         }
         var score = vec4(
-            adjust(products.x, batch, head, query, key.x),
-            adjust(products.y, batch, head, query, key.y),
-            adjust(products.z, batch, head, query, key.z),
-            adjust(products.w, batch, head, query, key.w),
+            adjust(products.x, place.batch, place.head, query, key.x),
+            adjust(products.y, place.batch, place.head, query, key.y),
+            adjust(products.z, place.batch, place.head, query, key.z),
+            adjust(products.w, place.batch, place.head, query, key.w),
         );
         score = select(vec4(params.hidden), score, first + vec4(0u, 1u, 2u, 3u) < vec4(seen));
         let before = largest;
@@ -46,7 +40,7 @@ fn run(work: u32) {
             weigh(score.w, largest),
         );
         sum = sum * scale + weights.x + weights.y + weights.z + weights.w;
-        let v_at = v_start + chunk * u32(params.v_column) + key * u32(params.v_row);
+        let v_at = place.v + place.column * u32(params.v_column) + key * u32(params.v_row);
         for (var c = 0u; c < columns; c++) {
             let at = v_at + c * u32(params.v_column);
             let values = vec4(load_v(at.x), load_v(at.y), load_v(at.z), load_v(at.w));
@@ -55,7 +49,7 @@ fn run(work: u32) {
     }
 
     let inverse = select(0.0, 1.0 / sum, sum != 0.0);
-    let row = ((batch * params.heads + head) * params.queries + query) * params.value + chunk;
+    let row = ((place.batch * params.heads + place.head) * params.queries + query) * params.value + place.column;
     for (var c = 0u; c < columns; c++) {
         store_y(row + c, total[c] * inverse);
     }

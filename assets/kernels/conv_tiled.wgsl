@@ -1,10 +1,14 @@
 // Convolution as a matrix product: output channels by positions of the batch, summed over the elements of a window. A workgroup makes a tile of
-// ROWS (32 or 64) x 64 from 16-deep tiles in workgroup memory; the input's tile is read in place, so no matrix of windows is made. A thread
-// makes 8 positions, in two quads that lie half a tile apart, of 4 channels, or of 8 that lie likewise.
+// ROWS (32 or 64) x 64 from 16-deep tiles in workgroup memory; the input's tile is read in place, so no matrix of windows is made.
+// Lines that begin with # are what a thread keeps in registers, spelled out by `tile.rs`: 8 positions of 4 channels or of 8.
 
-/// A vector has four neighbouring channels, or positions, at one step; there is one more a step than these need, against bank conflicts.
-var<workgroup> weight_tile: array<vec4<f32>, 272>;
-var<workgroup> x_tile: array<vec4<f32>, 272>;
+const left_PITCH: u32 = 17u;
+const right_PITCH: u32 = 17u;
+
+/// Weights and input. A vector has four neighbouring channels, or positions, at one step; there is one more a step than these need, against
+/// bank conflicts.
+var<workgroup> left_tile: array<vec4<f32>, 272>;
+var<workgroup> right_tile: array<vec4<f32>, 272>;
 /// For each of the 16 steps: how far its element lies from a window's corner, in memory and along the three axes.
 var<workgroup> offsets: array<vec4<u32>, 16>;
 
@@ -18,12 +22,7 @@ fn offset_of(k: u32) -> vec4<u32> {
     return vec4(((channel + d) * params.input_h + h) * params.input_w + w, d, h, w);
 }
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
-    let work = workgroup_index(wid, nwg);
-    if work >= params.work {
-        return;
-    }
+fn run(work: u32, lid: u32) {
     let first = work % params.tiles * 64u;
     let group = work / params.tiles / params.blocks;
     let top = work / params.tiles % params.blocks * ROWS;
@@ -41,24 +40,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     let channel = (rest / params.output_d * params.channels_in + group * params.group_in) * params.input_d;
     let corner = params.x_offset + ((channel + corner_d) * params.input_h + corner_h) * params.input_w + corner_w;
 
-    let ty = lid / 8u;
-    let tx = lid % 8u;
-    var sum0_0 = vec4<f32>();
-    var sum0_1 = vec4<f32>();
-    var sum1_0 = vec4<f32>();
-    var sum1_1 = vec4<f32>();
-    var sum2_0 = vec4<f32>();
-    var sum2_1 = vec4<f32>();
-    var sum3_0 = vec4<f32>();
-    var sum3_1 = vec4<f32>();
-    var sum4_0 = vec4<f32>();
-    var sum4_1 = vec4<f32>();
-    var sum5_0 = vec4<f32>();
-    var sum5_1 = vec4<f32>();
-    var sum6_0 = vec4<f32>();
-    var sum6_1 = vec4<f32>();
-    var sum7_0 = vec4<f32>();
-    var sum7_1 = vec4<f32>();
+    let left_at = lid / 8u;
+    let right_at = lid % 8u;
+    #sums
     if lid < 16u {
         offsets[lid] = offset_of(lid);
     }
@@ -71,7 +55,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
             if inside && k0 + k < size && place < params.positions {
                 value = load_x(corner + offset.x);
             }
-            x_tile[k * 17u + lid / 4u][lid % 4u] = value;
+            right_tile[k * right_PITCH + lid / 4u][lid % 4u] = value;
         }
         for (var s = lid; s < ROWS * 16u; s += 64u) {
             let k = s % 16u;
@@ -80,7 +64,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
             if top + row < params.group_out && k0 + k < size {
                 weight = load_weight(filters + (top + row) * size + k0 + k);
             }
-            weight_tile[k * 17u + row / 4u][row % 4u] = weight;
+            left_tile[k * left_PITCH + row / 4u][row % 4u] = weight;
         }
         workgroupBarrier();
         // Nobody reads these before the next barrier.
@@ -88,37 +72,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
             offsets[lid] = offset_of(k0 + 16u + lid);
         }
         // What lies beyond the end is 0 in both tiles, which adds nothing.
-        for (var k = 0u; k < 16u; k++) {
-            let x0 = x_tile[k * 17u + tx];
-            let x1 = x_tile[k * 17u + tx + 8u];
-            let high = weight_tile[k * 17u + ty];
-            sum0_0 += high.x * x0;
-            sum0_1 += high.x * x1;
-            sum1_0 += high.y * x0;
-            sum1_1 += high.y * x1;
-            sum2_0 += high.z * x0;
-            sum2_1 += high.z * x1;
-            sum3_0 += high.w * x0;
-            sum3_1 += high.w * x1;
-            if ROWS == 64u {
-                let low = weight_tile[k * 17u + ty + 8u];
-                sum4_0 += low.x * x0;
-                sum4_1 += low.x * x1;
-                sum5_0 += low.y * x0;
-                sum5_1 += low.y * x1;
-                sum6_0 += low.z * x0;
-                sum6_1 += low.z * x1;
-                sum7_0 += low.w * x0;
-                sum7_1 += low.w * x1;
-            }
-        }
+        #products
         workgroupBarrier();
     }
-    var sums = array<vec4<f32>, 16>(
-        sum0_0, sum0_1, sum1_0, sum1_1, sum2_0, sum2_1, sum3_0, sum3_1, sum4_0, sum4_1, sum5_0, sum5_1, sum6_0, sum6_1, sum7_0, sum7_1,
-    );
+    let all = #results;
     for (var i = 0u; i < ROWS / 4u; i++) {
-        store(group, top + i / 8u * 32u + ty * 4u + i / 2u % 4u, first + i % 2u * 32u + tx * 4u, sums[i]);
+        store(group, top + i / 8u * 32u + left_at * 4u + i / 2u % 4u, first + i % 2u * 32u + right_at * 4u, all[i]);
     }
 }
 

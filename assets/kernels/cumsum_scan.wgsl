@@ -1,20 +1,11 @@
-// Running sums of few long lines: a workgroup walks a line 256 elements at a time, and scans each such tile in workgroup memory.
+// Running sums of few long lines: a workgroup walks a line LANES elements at a time, and scans each such tile in workgroup memory.
 
-var<workgroup> tile: array<T, 256>;
+var<workgroup> tile: array<T, LANES>;
 
-@compute @workgroup_size(256)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) nwg: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let line = workgroup_index(wid, nwg);
-    if line >= params.lines {
-        return;
-    }
+fn run(line: u32, lane: u32) {
     let start = (line / params.inner) * params.n * params.inner + line % params.inner;
     var carry = T(0);
-    for (var first = 0u; first < params.n; first += 256u) {
+    for (var first = 0u; first < params.n; first += LANES) {
         let i = first + lane;
         var own = T(0);
         if i < params.n {
@@ -23,7 +14,7 @@ fn main(
         var sum = own;
         tile[lane] = sum;
         workgroupBarrier();
-        for (var reach = 1u; reach < 256u; reach *= 2u) {
+        for (var reach = 1u; reach < LANES; reach *= 2u) {
             if lane >= reach {
                 sum += tile[lane - reach];
             }
@@ -36,7 +27,7 @@ fn main(
         if lane > 0u {
             before += tile[lane - 1u];
         }
-        let total = tile[255];
+        let total = tile[LANES - 1u];
         workgroupBarrier();
         if i < params.n {
             if EXCLUSIVE == 1u {

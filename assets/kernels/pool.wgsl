@@ -1,4 +1,4 @@
-// Pooling: a thread combines the window of one output element. `above` and `result` come with the variant.
+// Pooling: a thread combines the window of one output element. `beats` and `result` come with the variant.
 
 /// What is known of a window.
 struct State {
@@ -34,7 +34,7 @@ fn run(element: u32) {
                 if d < params.input_d && h < params.input_h && w < params.input_w {
                     let place = (d * params.input_h + h) * params.input_w + w;
                     let value = load_x(image + place);
-                    if state.inside == 0u || above(value, state.best) {
+                    if state.inside == 0u || beats(value, state.best) {
                         state.best = value;
                         state.place = place;
                     }

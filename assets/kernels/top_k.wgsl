@@ -1,7 +1,7 @@
 // The best positions of long rows: a workgroup a row. Each round finds the best element after the last one found, by a tree over the
-// threads' own bests. `key(i)` orders elements: higher is better, equal ones by position.
+// threads' own bests.
 
-/// Each thread's best key, and its position; a position of `n` means none.
+/// Each thread's best key, and its position.
 var<workgroup> keys: array<u32, LANES>;
 var<workgroup> places: array<u32, LANES>;
 
@@ -16,21 +16,11 @@ fn main(
         return;
     }
     let start = params.x_offset + row * params.n;
-    var last_key = 0xffffffffu;
-    var last_place = 0u;
+    var last = Best(0xffffffffu, 0u);
     for (var round = 0u; round < params.k; round++) {
-        var best = 0u;
-        var place = params.n;
-        for (var i = lane; i < params.n; i += LANES) {
-            let own = key(start + i);
-            let left = (round == 0u) | (own < last_key) | ((own == last_key) & (i > last_place));
-            if left & ((place == params.n) | (own > best)) {
-                best = own;
-                place = i;
-            }
-        }
-        keys[lane] = best;
-        places[lane] = place;
+        let best = next_best(start, lane, LANES, round, last);
+        keys[lane] = best.key;
+        places[lane] = best.place;
         workgroupBarrier();
         for (var half = LANES / 2u; half > 0u; half /= 2u) {
             if lane < half {
@@ -44,11 +34,10 @@ fn main(
             }
             workgroupBarrier();
         }
-        last_key = keys[0];
-        last_place = places[0];
+        last = Best(keys[0], places[0]);
         workgroupBarrier();
         if lane == 0u {
-            store_y(row * params.k + round, i32(last_place));
+            store_y(row * params.k + round, i32(last.place));
         }
     }
 }

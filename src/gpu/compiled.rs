@@ -12,7 +12,7 @@ use super::pipelines::{Pipeline, PipelineEntry, Pipelines};
 use crate::diagnostics::Count;
 use crate::error::RunError;
 use crate::ir::Source;
-use crate::kernel::{Caps, Kernel, Launch, Step, bucket, chosen, lower, non_finite};
+use crate::kernel::{Caps, Kernel, Launch, Step, bucket, lower, non_finite};
 use crate::plan::{Effect, Plan, effects, shift, sources, window};
 use crate::tuning::TuningTable;
 
@@ -87,21 +87,21 @@ impl Compiled {
             let caps = &Caps { variant, ..*caps };
             let (step, shown) = show(step, &plan, i, elements, gpu)?;
             let Some(launch) = lower(&step, caps) else { continue };
-            let mut push = |launch: Launch, look: Option<Look>, variant: Arc<str>| {
+            let mut push = |launch: Launch, look: Option<Look>| {
+                variants.push(launch.variant.map_or(none.clone(), |variant| variant.to_string().into()));
                 launches.push(launch);
                 steps.push(i);
                 windows.push(shown.clone());
                 looks.push(look);
-                variants.push(variant);
             };
             if trace {
                 let read = step.reads().filter_map(|operand| non_finite(operand, false, caps));
-                read.for_each(|launch| push(launch, Some(Look::Before), none.clone()));
+                read.for_each(|launch| push(launch, Some(Look::Before)));
             }
-            push(launch, None, chosen(&step, caps).map_or(none.clone(), |variant| variant.to_string().into()));
+            push(launch, None);
             if trace {
                 let written = step.outputs.iter().filter_map(|operand| non_finite(operand, true, caps));
-                written.for_each(|launch| push(launch, Some(Look::After), none.clone()));
+                written.for_each(|launch| push(launch, Some(Look::After)));
             }
         }
         let alignment = match launches.iter().any(|launch| launch.params_in_storage) {

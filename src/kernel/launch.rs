@@ -56,6 +56,8 @@ pub(crate) struct Binding {
 pub(crate) struct Launch {
     /// The kernel's name, for labels.
     pub name: &'static str,
+    /// The form of the kernel, where it has several.
+    pub variant: Option<Variant>,
     pub wgsl: String,
     pub entry: &'static str,
     /// Whether the text is a user's, or has parts that are, and so runs with bounds checked and memory cleared.

@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 pub(crate) use launch::{Access, Binding, Caps, Launch, Params, buffer_type, wgsl_type};
 pub(crate) use step::{Fused, Step};
-pub(crate) use variants::{Variant, Variants, bucket, chosen, variants};
+pub(crate) use variants::{Variant, Variants, bucket, choose, variants};
 pub(crate) use wgsl::{lower, non_finite};
 
 /// One kernel launch, without its operands. Everything here is structure.

@@ -128,9 +128,8 @@ pub(crate) fn variants(step: &Step, caps: &Caps) -> Variants {
     }
 }
 
-/// The form that a launch of the step takes, where there are several.
-pub(crate) fn chosen(step: &Step, caps: &Caps) -> Option<Variant> {
-    let fitting = variants(step, caps);
+/// The one of the `fitting` forms that a launch takes: the forced one if it is among them, else the default.
+pub(crate) fn choose(fitting: &[Variant], caps: &Caps) -> Option<Variant> {
     caps.variant.filter(|variant| fitting.contains(variant)).or(fitting.first().copied())
 }
 

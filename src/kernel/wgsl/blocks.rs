@@ -1,7 +1,6 @@
 //! Block-quantised elements in WGSL: where they are and what they mean, in step with `tensor/blocks.rs`; and the kernels that make and move
 //! blocks.
 
-use super::scalar::Library;
 use super::{Builder, convert};
 use crate::ir::{BlockFormat, DType};
 use crate::kernel::{BlocksKernel, Caps, Launch, Step};
@@ -64,9 +63,7 @@ pub(super) fn quantize(step: &Step, kernel: &BlocksKernel, caps: &Caps) -> Optio
     let format = kernel.dtype.block_format()?;
     let mut builder = Builder::new(step, "quantize");
     block_code(&mut builder, kernel.dtype, format);
-    let mut library = Library::default();
-    library.need("bits_f16");
-    builder.code(&library.text()).constant("BITS", format.bits as u32);
+    builder.need("bits_f16").constant("BITS", format.bits as u32);
     let first = step.outputs.first()?.layout.offset / format.elements;
     builder.params.size("blocks", kernel.blocks).size("y_first", first);
     let body = include_str!("../../../assets/kernels/quantize.wgsl");

@@ -18,6 +18,7 @@ pub(super) fn lower(step: &Step, call: &CustomCall) -> Launch {
     let words = code.param_words();
     Launch {
         name: code.name,
+        variant: None,
         wgsl: code.wgsl(|input| bindings.get(input).is_some_and(|binding| binding.access == Access::ReadWrite)),
         entry: code.entry,
         checked: !code.trusted,

@@ -12,7 +12,7 @@ use super::quads::{QUAD_WORDS, Quad, load_four};
 use super::scalar::{self, Library};
 use super::{access, convert, declare, grid, shared_type, unpack};
 use crate::ir::{Class, DType, Operand, Source};
-use crate::kernel::{Binding, Caps, Launch, MapKernel, Params, Step, Variant, Variants, wgsl_type};
+use crate::kernel::{Binding, Caps, Launch, MapKernel, Params, Step, Variant, Variants, choose, wgsl_type};
 
 /// Elements per thread: as many as the narrowest type has in a word.
 const LANES: usize = 4;
@@ -73,8 +73,7 @@ pub(super) fn lower(step: &Step, kernel: &MapKernel, caps: &Caps) -> Option<Laun
     if count == 0 {
         return None;
     }
-    let fitting = variants(caps);
-    let variant = caps.variant.filter(|variant| fitting.contains(variant)).unwrap_or(fitting[0]);
+    let variant = choose(&variants(caps), caps)?;
     let (threads, wide) = match variant {
         Variant::Map { threads, wide } => (usize::from(threads), wide),
         _ => (usize::from(WORKGROUP), caps.wide),
@@ -90,6 +89,7 @@ pub(super) fn lower(step: &Step, kernel: &MapKernel, caps: &Caps) -> Option<Laun
     let (params, patches) = map.params.finish();
     Some(Launch {
         name: "map",
+        variant: Some(variant),
         wgsl,
         entry: "main",
         checked: map.checked,

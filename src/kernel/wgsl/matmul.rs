@@ -8,9 +8,10 @@
 //! | GPU | more, but few tiles and a long k | the same, k split over several sets of threads of a workgroup |
 //! | GPU without room for these | more than 4 | tiles in registers alone |
 
+use super::tile::{PRODUCT, RegisterTile};
 use super::{Builder, grid, matmul_registers};
 use crate::ir::{InnerOp, Operand, Strides};
-use crate::kernel::{Caps, Launch, MatMulKernel, Step, Variant, Variants, wgsl_type};
+use crate::kernel::{Caps, Launch, MatMulKernel, Step, Variant, Variants, choose, wgsl_type};
 
 /// Rows or columns that count as few.
 pub(super) const FEW: usize = 4;
@@ -27,15 +28,14 @@ const NARROW: usize = 32;
 
 /// The launch of a matrix product.
 pub(super) fn lower(step: &Step, kernel: &MatMulKernel, caps: &Caps) -> Option<Launch> {
-    let fitting = variants(kernel, caps);
-    let variant = caps.variant.filter(|variant| fitting.contains(variant)).unwrap_or(fitting[0]);
+    let variant = choose(&variants(kernel, caps), caps)?;
     let product = Product::of(step, kernel, swaps(kernel, matches!(variant, Variant::Registers { .. })))?;
     let y_aligned = kernel.n.is_multiple_of(4) && step.outputs[0].layout.offset.is_multiple_of(4);
     let [left, right] = [&product.left, &product.right].map(|side| (side.name, side.along != Along::Neither));
     let quads = [left, right, ("y", y_aligned)];
     let mut builder = Builder::with_quads(step, "matmul", &quads, caps);
-    builder.alias("T", wgsl_type(kernel.class)).code(match kernel.inner {
-        InnerOp::Product => "fn combine(sum: vec4<T>, a: vec4<T>, b: vec4<T>) -> vec4<T> { return sum + a * b; }",
+    builder.variant(variant).alias("T", wgsl_type(kernel.class)).code(match kernel.inner {
+        InnerOp::Product => PRODUCT,
         InnerOp::SquaredDifference => {
             "fn combine(sum: vec4<T>, a: vec4<T>, b: vec4<T>) -> vec4<T> { let d = a - b; return sum + d * d; }"
         }
@@ -206,7 +206,8 @@ fn tiled(mut builder: Builder, product: &Product, rows: u8, slices: u8, caps: &C
         builder.code(&include_str!("../../../assets/kernels/matmul_tile.wgsl").replace("SIDE", name));
     }
     let tiles = product.batches * product.left.lines.div_ceil(rows) * product.right.lines.div_ceil(TILE);
-    let body = [PUT, include_str!("../../../assets/kernels/matmul_tiled.wgsl")].concat();
+    let tile = RegisterTile { rows, slices: slices.into() };
+    let body = [PUT, &tile.expand(include_str!("../../../assets/kernels/matmul_tiled.wgsl"))].concat();
     builder.finish(&body, grid(tiles, caps))
 }
 

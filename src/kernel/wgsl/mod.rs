@@ -27,26 +27,11 @@ mod scalar;
 mod scatter;
 mod softmax;
 mod taps;
+mod tile;
 mod top_k;
 
 #[cfg(test)]
-mod device_tests;
-#[cfg(test)]
-mod form_tests;
-#[cfg(test)]
-mod fused_tests;
-#[cfg(test)]
-mod map_tests;
-#[cfg(test)]
-mod matmul_tests;
-#[cfg(test)]
-mod quant_tests;
-#[cfg(test)]
-mod row_tests;
-#[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tests_more;
 
 use core::fmt::Write;
 
@@ -58,7 +43,7 @@ use self::quads::{QUAD_WORDS, Quad, load_four};
 pub(crate) use self::scalar::{MODULES, module_text};
 
 use self::scalar::Library;
-use super::{Access, Binding, Caps, Kernel, Launch, Params, buffer_type, wgsl_type};
+use super::{Access, Binding, Caps, Kernel, Launch, Params, Variant, buffer_type, wgsl_type};
 use crate::ir::{DType, Source};
 use crate::kernel::Step;
 
@@ -114,12 +99,15 @@ pub(super) struct Builder<'a> {
     pub params: Params,
     step: &'a Step,
     name: &'static str,
+    variant: Option<Variant>,
     bindings: SmallVec<[Binding; 4]>,
+    /// The forms of the bindings that are declared as quads.
+    quads: SmallVec<[Quad; 4]>,
     /// Bindings, loads and stores.
     declarations: String,
     /// Constants, aliases and raw code.
     code: String,
-    /// What fused work calls.
+    /// The library files and user functions that the text calls.
     library: Library,
 }
 
@@ -145,7 +133,9 @@ impl<'a> Builder<'a> {
             params: Params::default(),
             step,
             name,
+            variant: None,
             bindings: SmallVec::new(),
+            quads: SmallVec::new(),
             declarations: String::new(),
             code: String::new(),
             library: Library::default(),
@@ -184,6 +174,7 @@ impl<'a> Builder<'a> {
                 let variable = written.map_or(name, |o| &o.name);
                 let access = access(operand.source, written.is_some());
                 builder.bindings.push(Binding { source: operand.source, access, part: None });
+                builder.quads.extend(quad);
                 variables.push(variable);
                 let element = quad.map_or(ty.to_owned(), |quad| quad.wgsl(ty));
                 let array = format!("array<{element}>");
@@ -198,7 +189,7 @@ impl<'a> Builder<'a> {
             }
         }
         builder.declarations.push_str(&blocks::functions(operands.iter().map(|named| named.operand.dtype)));
-        if builder.declarations.contains("quad_words(") {
+        if builder.quads.contains(&Quad::Words) {
             builder.declarations.push_str(QUAD_WORDS);
         }
         let Self { params, declarations, library, .. } = &mut builder;
@@ -226,6 +217,18 @@ impl<'a> Builder<'a> {
         self
     }
 
+    /// Adds a file of `assets/kernels/lib`, and what that file needs.
+    pub fn need(&mut self, file: &'static str) -> &mut Self {
+        self.library.need(file);
+        self
+    }
+
+    /// The form that the text has, for kernels with several.
+    pub fn variant(&mut self, variant: Variant) -> &mut Self {
+        self.variant = Some(variant);
+        self
+    }
+
     /// Raw WGSL.
     pub fn code(&mut self, text: &str) -> &mut Self {
         self.code.push_str(text);
@@ -239,16 +242,23 @@ impl<'a> Builder<'a> {
         self.finish(&[body, "\n", THREADS].concat(), grid(threads.div_ceil(64), caps))
     }
 
+    /// Ends with a body that has `fn run(work: u32, lane: u32)`, called by all `lanes` threads of a workgroup for each piece of `work`.
+    pub fn finish_workgroups(mut self, body: &str, lanes: u32, work: usize, caps: &Caps) -> Launch {
+        self.params.size("work", work);
+        self.constant("LANES", lanes);
+        self.finish(&[body, "\n", WORKGROUPS].concat(), grid(work, caps))
+    }
+
     /// Ends with the body and the grid.
     pub fn finish(self, body: &str, workgroups: [u32; 3]) -> Launch {
         let text = [&self.params.wgsl(), &self.declarations, WORKGROUP_INDEX, &self.code, body].concat();
-        // Kernels bring what they call themselves, and nothing may be in a text twice.
         let checked = self.library.needs_checks();
-        let halves = if self.declarations.contains("vec4<f16>") { "enable f16;\n" } else { "" };
-        let wgsl = [head(checked), halves, &self.library.missing(&text), &text].concat();
+        let halves = if self.quads.contains(&Quad::Halves) { "enable f16;\n" } else { "" };
+        let wgsl = [head(checked), halves, &self.library.text(), &text].concat();
         let (params, patches) = self.params.finish();
         Launch {
             name: self.name,
+            variant: self.variant,
             wgsl,
             entry: "main",
             checked,
@@ -298,6 +308,9 @@ const WORKGROUP_INDEX: &str =
 
 /// The entry point of kernels that give every thread a number of its own.
 const THREADS: &str = include_str!("../../../assets/kernels/lib/threads.wgsl");
+
+/// The entry point of kernels whose workgroups each have a number of their own.
+const WORKGROUPS: &str = include_str!("../../../assets/kernels/lib/workgroups.wgsl");
 
 /// A grid of at least `workgroups`, folded into x and y so that no dimension is above the device's limit. Kernels get their number by
 /// `workgroup_index` and guard against those too many.

@@ -50,6 +50,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     let (params, patches) = params.finish();
     Some(Launch {
         name: "non_finite",
+        variant: None,
         wgsl: text,
         entry: "main",
         checked: false,

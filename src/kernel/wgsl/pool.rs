@@ -2,6 +2,7 @@
 
 use super::Builder;
 use super::conv::window_params;
+use super::reduce::beats_code;
 use crate::ir::{Class, PoolKind};
 use crate::kernel::{Caps, Launch, PoolKernel, Step, wgsl_type};
 
@@ -10,13 +11,7 @@ pub(super) fn lower(step: &Step, kernel: &PoolKernel, caps: &Caps) -> Launch {
     let count = kernel.planes * kernel.output.iter().product::<usize>();
     let mut builder = Builder::new(step, "pool");
     builder.alias("T", wgsl_type(kernel.class));
-    builder.code(match kernel.class {
-        Class::Float => concat!(
-            include_str!("../../../assets/kernels/lib/is_nan.wgsl"),
-            "fn above(a: T, b: T) -> bool { return !is_nan(b) & ((a > b) | is_nan(a)); }"
-        ),
-        Class::Int | Class::Uint => "fn above(a: T, b: T) -> bool { return a > b; }",
-    });
+    beats_code(&mut builder, ">", kernel.class);
     builder.code(match kernel.kind {
         PoolKind::Max => "fn result(state: State) -> T { return state.best; }",
         PoolKind::ArgMax => "fn result(state: State) -> i32 { return i32(state.place); }",

@@ -1,10 +1,9 @@
 //! Reductions over the middle of `[outer, n, inner]`.
 
 use super::rows::{self, Rows};
-use super::scalar::Library;
 use super::{Builder, grid};
 use crate::ir::{Class, ReduceKind};
-use crate::kernel::{Caps, Launch, ReduceKernel, Step, Variant, Variants, wgsl_type};
+use crate::kernel::{Caps, Launch, ReduceKernel, Step, Variant, Variants, choose, wgsl_type};
 
 /// The launch of a reduction. Columns that lie side by side are taken by quads, rows and what else there is as all kernels take [`Rows`].
 pub(super) fn lower(step: &Step, kernel: &ReduceKernel, caps: &Caps) -> Option<Launch> {
@@ -14,20 +13,20 @@ pub(super) fn lower(step: &Step, kernel: &ReduceKernel, caps: &Caps) -> Option<L
         return None;
     }
     let begins = step.inputs[0].layout.offset.is_multiple_of(4);
-    let fitting = variants(kernel, caps);
-    let variant = caps.variant.filter(|variant| fitting.contains(variant)).unwrap_or(fitting[0]);
+    let variant = choose(&variants(kernel, caps), caps)?;
     let columns = Columns::of(variant);
     let aligned = if columns.is_some() { begins } else { rows.aligned(&step.inputs[0]) };
     let mut builder = Builder::with_quads(step, "reduce", &[("x", aligned)], caps);
     builder.alias("T", wgsl_type(class));
-    let mut library = Library::default();
-    builder.code(&state(kind, class, &mut library));
-    builder.code(&library.text());
+    state_code(&mut builder, kind, class);
     Some(match columns {
-        Some(columns) => columns.finish(builder, &rows, caps),
+        Some(columns) => {
+            builder.variant(variant);
+            columns.finish(builder, &rows, caps)
+        }
         None => {
             rows.loads(&mut builder);
-            rows.finish(builder, include_str!("../../../assets/kernels/reduce.wgsl"), caps)
+            rows.finish(builder, variant, include_str!("../../../assets/kernels/reduce.wgsl"), caps)
         }
     })
 }
@@ -148,7 +147,7 @@ fn fields(kind: ReduceKind) -> &'static [&'static str] {
 }
 
 /// What a reduction finds: its state, how an element starts it, how two merge, what it results in.
-fn state(kind: ReduceKind, class: Class, library: &mut Library) -> String {
+fn state_code(builder: &mut Builder, kind: ReduceKind, class: Class) {
     let float = class == Class::Float;
     let extreme = |name: &str| if float { format!("{name}_f32(a, b)") } else { format!("{name}(a, b)") };
     let (start, merge, result) = match kind {
@@ -158,40 +157,48 @@ fn state(kind: ReduceKind, class: Class, library: &mut Library) -> String {
         ReduceKind::Prod => ("v", "a * b".to_owned(), "s"),
         ReduceKind::Max => ("v", extreme("max"), "s"),
         ReduceKind::Min => ("v", extreme("min"), "s"),
-        ReduceKind::ArgMax { last } => return positions(">", last, float, library),
-        ReduceKind::ArgMin { last } => return positions("<", last, float, library),
+        ReduceKind::ArgMax { last } => return positions_code(builder, ">", last, class),
+        ReduceKind::ArgMin { last } => return positions_code(builder, "<", last, class),
     };
     if float && matches!(kind, ReduceKind::Max | ReduceKind::Min) {
-        library.need("min_max");
+        builder.need("min_max");
     }
-    format!(
+    builder.code(&format!(
         "alias S = T;
 fn start(v: T, p: u32) -> S {{ return {start}; }}
 fn merge(a: S, b: S) -> S {{ return {merge}; }}
 fn result(s: S) -> T {{ return {result}; }}"
-    )
+    ));
 }
 
-/// The state of a search for the best position. NaN is best of all; among equals the first, or the last.
-fn positions(better: &str, last: bool, float: bool, library: &mut Library) -> String {
-    library.need("is_nan");
-    let nan = |x: &str| if float { format!("is_nan({x}.v)") } else { "false".to_owned() };
-    let (an, bn) = (nan("a"), nan("b"));
+/// `beats(a, b)`: whether `a` is the better of two elements, as `better` (`<` or `>`) compares them. A NaN beats every number.
+pub(super) fn beats_code(builder: &mut Builder, better: &str, class: Class) {
+    let result = match class {
+        Class::Float => format!("!is_nan(b) & (is_nan(a) | (a {better} b))"),
+        Class::Int | Class::Uint => format!("a {better} b"),
+    };
+    if class == Class::Float {
+        builder.need("is_nan");
+    }
+    builder.code(&format!("fn beats(a: T, b: T) -> bool {{ return {result}; }}"));
+}
+
+/// The state of a search for the best position; among equals the first, or the last.
+fn positions_code(builder: &mut Builder, better: &str, last: bool, class: Class) {
+    beats_code(builder, better, class);
+    let nans = if class == Class::Float { "(is_nan(a.v) & is_nan(b.v))" } else { "false" };
     let sooner = if last { ">" } else { "<" };
-    format!(
+    builder.code(&format!(
         "struct S {{
     v: T,
     p: u32,
 }}
 fn start(v: T, p: u32) -> S {{ return S(v, p); }}
 fn merge(a: S, b: S) -> S {{
-    let an = {an};
-    let bn = {bn};
-    let beats = !an & (bn | (b.v {better} a.v));
-    let equal = (an & bn) | (a.v == b.v);
-    let take = beats | (equal & (b.p {sooner} a.p));
+    let equal = {nans} | (a.v == b.v);
+    let take = beats(b.v, a.v) | (equal & (b.p {sooner} a.p));
     return S(select(a.v, b.v, take), select(a.p, b.p, take));
 }}
 fn result(s: S) -> i32 {{ return i32(s.p); }}"
-    )
+    ));
 }

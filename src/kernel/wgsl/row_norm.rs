@@ -2,9 +2,8 @@
 
 use super::Builder;
 use super::rows::Rows;
-use super::scalar::Library;
 use crate::ir::{Class, NormKind};
-use crate::kernel::{Caps, Launch, RowNormKernel, Step, Variants};
+use crate::kernel::{Caps, Launch, RowNormKernel, Step, Variants, choose};
 
 fn rows(kernel: &RowNormKernel) -> Rows {
     Rows { rows: kernel.rows, n: kernel.n, inner: 1, fields: &["count", "mean", "squares"] }
@@ -41,9 +40,7 @@ pub(super) fn lower(step: &Step, kernel: &RowNormKernel, caps: &Caps) -> Option<
         NormKind::L2 => 2,
     };
     builder.constant("KIND", kind);
-    let mut library = Library::default();
-    library.need("min_max");
-    builder.code(&library.text());
+    builder.need("min_max");
     for (name, given, without) in [("weight", kernel.weight, "1.0"), ("bias", kernel.bias, "0.0")] {
         let (one, four) = match given {
             true => {
@@ -56,5 +53,6 @@ pub(super) fn lower(step: &Step, kernel: &RowNormKernel, caps: &Caps) -> Option<
     }
     rows.loads(&mut builder);
     rows.stores(&mut builder);
-    Some(rows.finish(builder, include_str!("../../../assets/kernels/row_norm.wgsl"), caps))
+    let variant = choose(&rows.variants(caps), caps)?;
+    Some(rows.finish(builder, variant, include_str!("../../../assets/kernels/row_norm.wgsl"), caps))
 }

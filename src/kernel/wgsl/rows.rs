@@ -102,12 +102,12 @@ impl Rows {
         core::iter::once(first).chain(others).collect()
     }
 
-    /// Ends the text of a kernel whose body has `S`, `merge` and `run(row, lane)`, which each of STEP lanes calls.
-    pub(super) fn finish(&self, mut builder: Builder, body: &str, caps: &Caps) -> Launch {
+    /// Ends the text of a kernel whose body has `S`, `merge` and `run(row, lane)`, which each of STEP lanes calls. `variant` is one of
+    /// [`Rows::variants`].
+    pub(super) fn finish(&self, mut builder: Builder, variant: Variant, body: &str, caps: &Caps) -> Launch {
+        builder.variant(variant);
         builder.params.size("rows", self.rows).size("n", self.n).size("inner", self.inner);
-        let fitting = self.variants(caps);
-        let form = caps.variant.filter(|variant| fitting.contains(variant)).unwrap_or(fitting[0]);
-        let (who, groups) = match form {
+        let (who, groups) = match variant {
             Variant::RowThread => {
                 let threads = threads(caps);
                 builder.constant("THREADS", threads);
@@ -118,7 +118,7 @@ impl Rows {
             Variant::RowSubgroups => (include_str!("../../../assets/kernels/lib/row_subgroups.wgsl"), self.rows),
             _ => (include_str!("../../../assets/kernels/lib/row_workgroup.wgsl"), self.rows),
         };
-        if let (Variant::RowSubgroup | Variant::RowSubgroups, Some(size)) = (form, caps.subgroup) {
+        if let (Variant::RowSubgroup | Variant::RowSubgroups, Some(size)) = (variant, caps.subgroup) {
             builder.constant("SUBGROUP", size).code(&self.other());
         }
         builder.finish(&[who, "\n", body].concat(), grid(groups, caps))

@@ -65,17 +65,9 @@ impl Library {
 
     /// The text of all files needed.
     pub(super) fn text(&self) -> String {
-        self.files().collect::<Vec<_>>().join("\n")
-    }
-
-    /// The files needed that a text does not have in it yet.
-    pub(super) fn missing(&self, text: &str) -> String {
-        self.files().filter(|file| !text.contains(*file)).collect::<Vec<_>>().join("\n")
-    }
-
-    fn files(&self) -> impl Iterator<Item = &str> {
         let files = LIBRARY.iter().filter(|file| self.names.contains(&file.0)).map(|file| file.2);
-        files.chain(self.functions.iter().map(|function| function.text.as_str()))
+        let functions = self.functions.iter().map(|function| function.text.as_str());
+        files.chain(functions).collect::<Vec<_>>().join("\n")
     }
 }
 

@@ -72,8 +72,7 @@ fn combine_code(builder: &mut Builder, class: Class, reduce: ScatterReduce) {
     };
     builder.alias("T", wgsl_type(class));
     if class == Class::Float {
-        builder.code(include_str!("../../../assets/kernels/lib/is_nan.wgsl"));
-        builder.code(include_str!("../../../assets/kernels/lib/min_max.wgsl"));
+        builder.need("min_max");
     }
     builder.code(&format!("fn combine(a: T, b: T) -> T {{ return {result}; }}"));
 }

@@ -2,8 +2,7 @@
 
 use super::Builder;
 use super::rows::Rows;
-use super::scalar::Library;
-use crate::kernel::{Caps, Launch, SoftmaxKernel, Step, Variants};
+use crate::kernel::{Caps, Launch, SoftmaxKernel, Step, Variants, choose};
 
 fn rows(kernel: &SoftmaxKernel) -> Rows {
     Rows { rows: kernel.outer * kernel.inner, n: kernel.n, inner: kernel.inner, fields: &["top", "sum"] }
@@ -26,10 +25,9 @@ pub(super) fn lower(step: &Step, kernel: &SoftmaxKernel, caps: &Caps) -> Option<
     builder.alias("T", "f32").constant("LOG", u32::from(log));
     rows.loads(&mut builder);
     rows.stores(&mut builder);
-    let mut library = Library::default();
-    for name in ["min_max", "exp_f32", "log_f32", "is_inf", "from_bits"] {
-        library.need(name);
+    for file in ["min_max", "exp_f32", "log_f32", "is_inf", "from_bits"] {
+        builder.need(file);
     }
-    builder.code(&library.text());
-    Some(rows.finish(builder, include_str!("../../../assets/kernels/softmax.wgsl"), caps))
+    let variant = choose(&rows.variants(caps), caps)?;
+    Some(rows.finish(builder, variant, include_str!("../../../assets/kernels/softmax.wgsl"), caps))
 }

@@ -4,6 +4,9 @@ use super::{Builder, grid};
 use crate::ir::Class;
 use crate::kernel::{Caps, Launch, Step, TopKKernel};
 
+/// `next_best`: what a round finds.
+const NEXT: &str = include_str!("../../../assets/kernels/top_k_next.wgsl");
+
 pub(super) fn lower(step: &Step, kernel: &TopKKernel, caps: &Caps) -> Launch {
     let TopKKernel { rows, n, k, .. } = *kernel;
     let mut builder = Builder::new(step, "top_k");
@@ -13,10 +16,11 @@ pub(super) fn lower(step: &Step, kernel: &TopKKernel, caps: &Caps) -> Launch {
     if k * 4 >= n || n <= 64 {
         builder.finish_threads(include_str!("../../../assets/kernels/top_k_rank.wgsl"), rows * n, caps)
     } else if caps.software && rows >= 16 {
+        builder.code(NEXT);
         builder.finish_threads(include_str!("../../../assets/kernels/top_k_row.wgsl"), rows, caps)
     } else {
         let lanes = if n >= 1024 && caps.invocations >= 256 { 256 } else { 64 };
-        builder.constant("LANES", lanes);
+        builder.constant("LANES", lanes).code(NEXT);
         builder.finish(include_str!("../../../assets/kernels/top_k.wgsl"), grid(rows, caps))
     }
 }

@@ -4,7 +4,7 @@
 mod registers;
 
 use self::registers::Tile;
-use super::{Builder, grid};
+use super::Builder;
 use crate::ir::{Class, Operand};
 use crate::kernel::{AttentionKernel, Caps, Launch, Params, Step};
 
@@ -37,24 +37,27 @@ pub(super) fn lower(step: &Step, kernel: &AttentionKernel, caps: &Caps) -> Launc
     if let Some(tile) = tile {
         return registers::lower(builder, kernel, &tile, caps);
     }
-    let heads = kernel.batch * kernel.heads;
-    let (body, columns, blocks) = if caps.software {
-        let columns = kernel.value.next_power_of_two().clamp(32, 256);
-        builder.constant("COLUMNS", columns as u32);
-        (include_str!("../../../../assets/kernels/attention_thread.wgsl"), columns, kernel.queries)
+    if caps.software {
+        let work = place_code(&mut builder, kernel, 1, kernel.value.next_power_of_two().clamp(32, 256));
+        builder.finish_threads(include_str!("../../../../assets/kernels/attention_thread.wgsl"), work, caps)
     } else if kernel.queries >= TILED_QUERIES {
-        (include_str!("../../../../assets/kernels/attention.wgsl"), 64, kernel.queries.div_ceil(32))
+        let work = place_code(&mut builder, kernel, 32, 64);
+        builder.finish_workgroups(include_str!("../../../../assets/kernels/attention.wgsl"), 64, work, caps)
     } else {
-        let columns = kernel.value.div_ceil(64).clamp(1, 4);
-        builder.constant("COLUMNS", columns as u32);
-        builder.constant("LANES", if caps.invocations >= 256 && kernel.keys > 64 { 256 } else { 64 });
-        (include_str!("../../../../assets/kernels/attention_row.wgsl"), columns * 64, kernel.queries)
-    };
-    // Values too wide for one go are cut into chunks of columns, each with its own scores.
-    let chunks = kernel.value.div_ceil(columns);
-    let work = heads * blocks * chunks;
-    builder.params.size("chunks", chunks).size("blocks", blocks).size("work", work);
-    if caps.software { builder.finish_threads(body, work, caps) } else { builder.finish(body, grid(work, caps)) }
+        let work = place_code(&mut builder, kernel, 1, kernel.value.div_ceil(64).clamp(1, 4) * 64);
+        let lanes = if caps.invocations >= 256 && kernel.keys > 64 { 256 } else { 64 };
+        builder.finish_workgroups(include_str!("../../../../assets/kernels/attention_row.wgsl"), lanes, work, caps)
+    }
+}
+
+/// `place_of(work)` for pieces of work of so many queries and columns; gives the number of pieces. Values too wide for one go are cut into
+/// chunks of columns, each with its own scores.
+fn place_code(builder: &mut Builder, kernel: &AttentionKernel, queries: usize, columns: usize) -> usize {
+    let (blocks, chunks) = (kernel.queries.div_ceil(queries), kernel.value.div_ceil(columns));
+    builder.params.size("chunks", chunks).size("blocks", blocks);
+    builder.constant("QUERIES", queries as u32).constant("COLUMNS", columns as u32);
+    builder.code(include_str!("../../../../assets/kernels/attention_place.wgsl"));
+    kernel.batch * kernel.heads * blocks * chunks
 }
 
 /// Steps along the four axes of a strided operand.
@@ -81,9 +84,7 @@ fn visible(query: u32) -> u32 {
     } else {
         "    return seen;\n}"
     });
-    builder.code(include_str!("../../../../assets/kernels/lib/is_nan.wgsl"));
-    builder.code(include_str!("../../../../assets/kernels/lib/tanh_f32.wgsl"));
-    builder.code(
+    builder.need("tanh_f32").code(
         "fn adjust(product: f32, batch: u32, head: u32, query: u32, key: u32) -> f32 {
     var score = product * params.scale;
     if params.softcap > 0.0 {

@@ -7,6 +7,7 @@
 use core::fmt::Write;
 
 use super::super::{Builder, grid};
+use super::place_code;
 use crate::kernel::{AttentionKernel, Caps, Launch, Step};
 
 /// Bytes of workgroup memory for sums, at most.
@@ -93,10 +94,8 @@ pub(super) fn lower(mut builder: Builder, kernel: &AttentionKernel, tile: &Tile,
 }}"
         ));
     }
-    let blocks = kernel.queries.div_ceil(tile.lanes * tile.queries.len());
-    let chunks = kernel.value.div_ceil(tile.columns);
-    let work = kernel.batch * kernel.heads * blocks * chunks;
-    builder.params.size("chunks", chunks).size("blocks", blocks).size("work", work);
+    let work = place_code(&mut builder, kernel, tile.lanes * tile.queries.len(), tile.columns);
+    builder.params.size("work", work);
     builder.finish(&text(tile), grid(work, caps))
 }
 
@@ -104,7 +103,6 @@ pub(super) fn lower(mut builder: Builder, kernel: &AttentionKernel, tile: &Tile,
 /// for the lane's queries.
 fn text(tile: &Tile) -> String {
     let &Tile { lanes, keys, columns, causal, .. } = tile;
-    let queries = lanes * tile.queries.len();
     let scores = tile.each_query("F", |c, _| format!("score_of(product{c}, batch, head, query{c}, key, sees{c})"));
     let own = tile.each_query("U", |_, i| format!("first_query + lane + {}u", i * lanes));
     let sees = tile.each_query("U", |c, _| format!("select(0u, visible(query{c}), query{c} < params.queries)"));
@@ -131,19 +129,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     if (work >= params.work) {{
         return;
     }}
-    let chunk = work % params.chunks * {columns}u;
-    var rest = work / params.chunks;
-    let first_query = rest % params.blocks * {queries}u;
-    rest = rest / params.blocks;
-    let head = rest % params.heads;
-    let batch = rest / params.heads;
-    let group = head * params.groups / params.heads;
-    let q_start = params.q_offset + batch * u32(params.q_batch) + head * u32(params.q_head);
-    let k_start = params.k_offset + batch * u32(params.k_batch) + group * u32(params.k_head);
-    let v_start = params.v_offset + batch * u32(params.v_batch) + group * u32(params.v_head) + chunk * u32(params.v_column);
-    let columns = min({columns}u, params.value - chunk);
+    let place = place_of(work);
+    let first_query = place.query;
+    let q_start = place.q;
+    let k_start = place.k;
+    let v_start = place.v + place.column * u32(params.v_column);
+    let columns = min(COLUMNS, params.value - place.column);
     // What the last query of the tile sees, any query sees at most; what the first sees, all see.
-    let seen = visible(min(first_query + {queries}u, params.queries) - 1u);
+    let seen = visible(min(first_query + QUERIES, params.queries) - 1u);
     let seen_by_all = visible(first_query);
     let query = {own};
     let sees = {sees};
@@ -158,7 +151,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     text.push_str("        let before = largest;\n");
     turn(&mut text, keys, SCORED, |i| {
         format!(
-            "            let t{i} = scores_of(s{i}, batch, head, query, first + r + {i}u, sees);
+            "            let t{i} = scores_of(s{i}, place.batch, place.head, query, first + r + {i}u, sees);
             largest = max(largest, t{i});\n"
         )
     });
@@ -268,7 +261,7 @@ fn weighted_values(text: &mut String, tile: &Tile, guarded: bool) {
     }
     text.push_str("            if (last) {\n");
     for i in 0..span.len() {
-        let at = format!("batch * params.heads + head, chunk + column + {i}u");
+        let at = format!("place.batch * params.heads + place.head, place.column + column + {i}u");
         let _ = writeln!(text, "                store(query, {at}, t{i} * inverse);");
     }
     text.push_str("            } else {\n");

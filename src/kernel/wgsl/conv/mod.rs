@@ -4,9 +4,10 @@
 mod depthwise;
 mod registers;
 
-use super::{Builder, grid};
+use super::Builder;
+use super::tile::{PRODUCT, RegisterTile};
 use crate::ir::Window;
-use crate::kernel::{Caps, ConvKernel, Launch, Params, Step, Variant, Variants};
+use crate::kernel::{Caps, ConvKernel, Launch, Params, Step, Variant, Variants, choose};
 
 /// Output positions of a thread of the direct form, as the text has them.
 const POSITIONS: usize = 4;
@@ -31,8 +32,9 @@ pub(super) fn lower(step: &Step, kernel: &ConvKernel, caps: &Caps) -> Launch {
     channel_params(&mut builder.params, kernel);
     window_params(&mut builder.params, &kernel.window, kernel.input, kernel.output);
 
-    let fitting = variants(kernel, caps);
-    let variant = caps.variant.filter(|variant| fitting.contains(variant)).unwrap_or(fitting[0]);
+    // There is always the direct form.
+    let variant = choose(&variants(kernel, caps), caps).unwrap_or(Variant::ConvDirect(1));
+    builder.variant(variant);
     match (variant, caps.software_lanes()) {
         (Variant::Depthwise, _) => depthwise::lower(builder, kernel, caps),
         (Variant::ConvRegisters, Some(lanes)) => registers::lower(builder, kernel, positions, lanes, caps),
@@ -78,10 +80,10 @@ fn tiled(mut builder: Builder, kernel: &ConvKernel, positions: usize, caps: &Cap
     let group_out = kernel.channels_out / groups;
     let rows = if group_out <= TILE / 2 { TILE / 2 } else { TILE };
     let (tiles, blocks) = (positions.div_ceil(TILE), group_out.div_ceil(rows));
-    builder.constant("ROWS", rows as u32);
-    let work = tiles * blocks * groups;
-    builder.params.size("tiles", tiles).size("blocks", blocks).size("work", work);
-    builder.finish(include_str!("../../../../assets/kernels/conv_tiled.wgsl"), grid(work, caps))
+    builder.alias("T", "f32").code(PRODUCT).constant("ROWS", rows as u32);
+    builder.params.size("tiles", tiles).size("blocks", blocks);
+    let body = RegisterTile { rows, slices: 1 }.expand(include_str!("../../../../assets/kernels/conv_tiled.wgsl"));
+    builder.finish_workgroups(&body, TILE_THREADS, tiles * blocks * groups, caps)
 }
 
 /// A thread for a few channels at a few positions.

@@ -1,31 +1,25 @@
 //! Kernels against plain loops, in every form they have, at awkward sizes.
 
-mod attention;
-mod index;
-mod lines;
-mod windows;
-
 use half::f16;
 
-use super::device_tests::{caps, run_step_with};
-use super::lower;
+use super::super::lower;
+use super::device::{caps, run_step_with};
 use crate::ir::{Class, DType, Layout, Operand, Shape, Source};
-use crate::kernel::Step;
 use crate::kernel::*;
 
 /// Elements before the data of every operand, so that offsets matter.
-const OFFSET: usize = 5;
+pub(super) const OFFSET: usize = 5;
 
 /// An input: its storage's elements, and how they are seen.
 #[derive(Clone)]
-struct Input {
-    dtype: DType,
-    layout: Layout,
-    storage: Vec<f64>,
+pub(super) struct Input {
+    pub(super) dtype: DType,
+    pub(super) layout: Layout,
+    pub(super) storage: Vec<f64>,
 }
 
 impl Input {
-    fn new(dtype: DType, shape: impl Into<Shape>, values: &[f64]) -> Self {
+    pub(super) fn new(dtype: DType, shape: impl Into<Shape>, values: &[f64]) -> Self {
         let layout = Layout { offset: OFFSET, ..Layout::contiguous(shape) };
         assert_eq!(layout.elements(), values.len());
         let storage = [vec![1.0; OFFSET], values.to_vec(), vec![1.0; 3]].concat();
@@ -33,14 +27,14 @@ impl Input {
     }
 
     /// Pseudo-random eighths between −2 and 2 (0 and 4 if unsigned), which every float type holds.
-    fn random(dtype: DType, shape: impl Into<Shape>, seed: u32) -> Self {
+    pub(super) fn random(dtype: DType, shape: impl Into<Shape>, seed: u32) -> Self {
         let shape = shape.into();
         let values = noise(dtype, shape.elements(), seed);
         Self::new(dtype, shape, &values)
     }
 
     /// The same, with the data at a multiple of four elements.
-    fn aligned(mut self) -> Self {
+    pub(super) fn aligned(mut self) -> Self {
         let ahead = self.layout.offset.next_multiple_of(4) - self.layout.offset;
         self.layout.offset += ahead;
         self.storage.splice(0..0, core::iter::repeat_n(1.0, ahead));
@@ -48,12 +42,12 @@ impl Input {
     }
 
     /// The elements as seen, row-major.
-    fn values(&self) -> Vec<f64> {
+    pub(super) fn values(&self) -> Vec<f64> {
         (0..self.layout.elements()).map(|i| self.storage[self.layout.position(i)]).collect()
     }
 }
 
-fn noise(dtype: DType, n: usize, seed: u32) -> Vec<f64> {
+pub(super) fn noise(dtype: DType, n: usize, seed: u32) -> Vec<f64> {
     let mut state = seed.wrapping_mul(2654435761).wrapping_add(12345);
     let mut next = || {
         state ^= state << 13;
@@ -132,7 +126,7 @@ fn step(kernel: Kernel, inputs: &[Input], dtype: DType, shape: impl Into<Shape>,
 
 /// Runs the step in every form and compares. `scalars` in the kernel's order. Gives the faults.
 #[track_caller]
-fn check(
+pub(super) fn check(
     kernel: Kernel,
     inputs: &[Input],
     dtype: DType,
@@ -164,13 +158,13 @@ fn check(
 }
 
 /// Every index of a shape, row-major.
-fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
+pub(super) fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
     shape.iter().fold(vec![vec![]], |all, &n| {
         all.iter().flat_map(|index| (0..n).map(move |i| [index.as_slice(), &[i]].concat())).collect()
     })
 }
 
 /// The row-major place of an index.
-fn at(shape: &[usize], index: &[usize]) -> usize {
+pub(super) fn at(shape: &[usize], index: &[usize]) -> usize {
     shape.iter().zip(index).fold(0, |at, (&n, &i)| at * n + i)
 }

@@ -2,7 +2,8 @@
 
 use smallvec::smallvec;
 
-use super::device_tests::{assert_close, caps, floats, noise, operand, run_step_with, step, words};
+use super::super::lower;
+use super::device::{assert_close, caps, floats, noise, operand, run_step_with, step, words};
 use crate::ir::{Class, DType, Expr, InnerOp, Primitive, Program, ReduceKind, Reg, Shape, Source, Window};
 use crate::kernel::{Caps, ConvKernel, Kernel, MapKernel, MatMulKernel, ReduceKernel, SoftmaxKernel, Step, variants};
 
@@ -18,7 +19,9 @@ fn check(step: &Step, inputs: &[Vec<f32>], out: usize) {
     for software in [true, false] {
         let device = Caps { software, ..caps() };
         for variant in variants(step, &device) {
-            let got = result(&Caps { variant: Some(variant), ..device });
+            let forced = Caps { variant: Some(variant), ..device };
+            assert_eq!(lower(step, &forced).and_then(|launch| launch.variant), Some(variant));
+            let got = result(&forced);
             assert_close(&got, &expected, 1e-4, &format!("{variant} of {:?}", step.kernel));
             seen += 1;
         }
@@ -104,7 +107,7 @@ fn halves_read_as_such_are_those_taken_out_of_words() {
     ];
     let run = |halves: bool| {
         let caps = Caps { software: false, halves, ..caps() };
-        let text = super::lower(&step, &caps).map(|launch| launch.wgsl).unwrap_or_default();
+        let text = lower(&step, &caps).map(|launch| launch.wgsl).unwrap_or_default();
         assert_eq!(text.contains("enable f16"), halves, "{text}");
         run_step_with(&step, &buffers, &[], &caps).0[2].1.clone()
     };

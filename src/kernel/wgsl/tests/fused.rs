@@ -1,6 +1,6 @@
 //! Kernels with work joined to them give what separate launches give, in every form, with runtime checks and without.
 
-use super::device_tests::{assert_close, caps, floats, noise, run_step_with, words};
+use super::device::{assert_close, caps, floats, noise, run_step_with, words};
 use crate::ir::{BinaryOp, DType, InnerOp, NodeId, NormKind, Op, ReduceKind, Shape, Source, UnaryOp};
 use crate::kernel::Caps;
 use crate::plan::tests::{LIMITS, load, storage, store};

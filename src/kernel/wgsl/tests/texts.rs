@@ -1,7 +1,7 @@
 //! Every text parses, validates and keeps its barriers in uniform control flow.
 
-use super::device_tests::{operand, step};
-use super::{grid, lower};
+use super::super::{grid, lower};
+use super::device::{operand, step};
 use crate::ir::{Class, DType, InnerOp, Operand, ReduceKind, Source};
 use crate::kernel::{Access, Caps, Kernel, Launch, MatMulKernel, ReduceKernel, SoftmaxKernel, Step, uniformity};
 

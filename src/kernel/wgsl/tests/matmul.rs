@@ -1,6 +1,6 @@
 //! Matrix products on the device against a plain host loop.
 
-use super::device_tests::{assert_close, floats, noise, operand, run_step_with, step, variants, words};
+use super::device::{assert_close, floats, noise, operand, run_step_with, step, variants, words};
 use crate::ir::{Class, DType, InnerOp, Layout, Operand, Source};
 use crate::kernel::{Kernel, MatMulKernel};
 

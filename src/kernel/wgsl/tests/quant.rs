@@ -1,6 +1,6 @@
 //! Kernels of blocks on the device against the host's lines, bit by bit where they round, and products against widened weights.
 
-use super::device_tests::{assert_close, floats, noise, operand, run_step_with, step, variants, words};
+use super::device::{assert_close, floats, noise, operand, run_step_with, step, variants, words};
 use crate::ir::{BlockFormat, Class, DType, Source};
 use crate::kernel::{BlocksKernel, GatherKernel, Kernel, QuantMatMulKernel};
 

@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use bevy::tasks::block_on;
 use wgpu::util::DeviceExt;
 
-use super::lower;
+use super::super::lower;
 use crate::ir::{DType, Layout, Operand, Source};
 use crate::kernel::{Access, Caps, Kernel, Launch, Step};
 
@@ -84,7 +84,7 @@ pub(super) fn run_step_with(
     caps: &Caps,
 ) -> (Vec<(Source, Vec<u32>)>, u32) {
     let Some(launch) = lower(step, caps) else { return (buffers.to_vec(), 0) };
-    super::tests::check(&launch);
+    super::texts::check(&launch);
     let trusted = run(&launch, buffers, scalars, wgpu::ShaderRuntimeChecks::unchecked());
     // Checks change nothing unless an access was out of bounds, which is what the crate's trust in its kernels rests on.
     let checked = run(&launch, buffers, scalars, wgpu::ShaderRuntimeChecks::checked());

@@ -1,6 +1,6 @@
 //! Convolutions and pooling.
 
-use super::{Input, OFFSET, at, check, indices};
+use super::loops::{Input, OFFSET, at, check, indices};
 use crate::ir::{Class, DType, PoolKind, Window};
 use crate::kernel::*;
 

@@ -1,6 +1,6 @@
 //! Running sums, best positions and interpolation.
 
-use super::{Input, OFFSET, check, indices};
+use super::loops::{Input, OFFSET, check, indices};
 use crate::ir::DType;
 use crate::kernel::*;
 
@@ -73,7 +73,7 @@ fn top_k_orders_values_then_positions() {
 fn taps_match_loops() {
     for (outer, n, inner, out, taps) in [(1, 1, 1, 1, 1), (3, 7, 5, 13, 2), (2, 33, 65, 3, 4)] {
         let x = Input::random(DType::F16, [outer, n, inner], 1);
-        let positions: Vec<f64> = super::noise(DType::U32, out * taps, 2).iter().map(|v| v % n as f64).collect();
+        let positions: Vec<f64> = super::loops::noise(DType::U32, out * taps, 2).iter().map(|v| v % n as f64).collect();
         let position = Input::new(DType::I32, [out, taps], &positions);
         let weight = Input::random(DType::F32, [out, taps], 3);
         let (xs, ws) = (x.values(), weight.values());

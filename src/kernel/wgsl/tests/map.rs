@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::device_tests::{floats, operand, run_step, step, words};
+use super::device::{floats, operand, run_step, step, words};
 use crate::ir::{BinaryOp, Class, DType, Expr, Layout, Operand, Program, Reg, Shape, Source, UnaryOp};
 use crate::kernel::{Kernel, MapKernel, Step};
 

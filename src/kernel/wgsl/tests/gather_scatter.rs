@@ -1,13 +1,13 @@
 //! Gathers and scatters.
 
-use super::{Input, at, check, indices};
+use super::loops::{Input, at, check, indices};
 use crate::ir::{Class, DType, ScatterReduce, Shape};
 use crate::kernel::*;
 
 /// Indices for an axis of `n`, some from the end and some out of range where the type has such; and how many are.
 fn some_indices(dtype: DType, shape: impl Into<Shape>, n: usize, seed: u32) -> (Input, Vec<usize>, u32) {
     let (shape, n) = (shape.into(), n as f64);
-    let raw: Vec<f64> = super::noise(DType::U32, shape.elements(), seed)
+    let raw: Vec<f64> = super::loops::noise(DType::U32, shape.elements(), seed)
         .iter()
         .map(|v| match dtype.class() {
             Class::Int => v % (2.0 * n + 2.0) - n - 1.0,
@@ -128,7 +128,7 @@ fn scatter_elements_matches_loops_and_counts_faults() {
                 some_indices(INDEX_TYPES[turn % 4], index_shape.clone(), data_shape[axis], 2);
             let mut updates = Input::random(dtype, index_shape.clone(), 3);
             if dtype.is_float() && reduce != ScatterReduce::Replace {
-                updates.storage[super::OFFSET + 1] = f64::NAN;
+                updates.storage[super::loops::OFFSET + 1] = f64::NAN;
             }
             let mut expected = data.values();
             for ((p, i), update) in indices(&index_shape).iter().zip(resolved).zip(updates.values()) {

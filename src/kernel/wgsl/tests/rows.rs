@@ -1,6 +1,6 @@
 //! Reductions, softmax and row norms on the device against plain host loops.
 
-use super::device_tests::{assert_close, floats, noise, operand, run_step_with, step, variants, words};
+use super::device::{assert_close, floats, noise, operand, run_step_with, step, variants, words};
 use crate::ir::{Class, DType, NormKind, ReduceKind, Source};
 use crate::kernel::{Kernel, ReduceKernel, RowNormKernel, SoftmaxKernel};
 

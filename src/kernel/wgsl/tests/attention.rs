@@ -1,6 +1,6 @@
 //! Attention.
 
-use super::{Input, check, indices};
+use super::loops::{Input, check, indices};
 use crate::ir::{DType, Shape};
 use crate::kernel::*;
 
