@@ -7,11 +7,12 @@ use bevy::platform::time::Instant;
 use bevy::prelude::*;
 use crossbeam_channel::Sender;
 
-use super::{CpuPool, Watch, read_words, run_plan};
+use super::{Watch, read_words, run_plan};
 use crate::diagnostics::{Count, TensorDiagnostics};
 use crate::error::{ReadError, RunError};
 use crate::fault::TensorFault;
 use crate::ir::Backend;
+use crate::kernel::CpuPool;
 use crate::plan::{Batch, Plan, PlanCache, PlanLimits, effects};
 use crate::readback::ReadRequest;
 use crate::tensor::{Initial, Storage};

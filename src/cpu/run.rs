@@ -6,17 +6,13 @@ use bevy::platform::time::Instant;
 use bytemuck::{cast_slice, cast_slice_mut};
 use smallvec::SmallVec;
 
-use super::fused::{Finish, Places, Temporary, run_map, run_prologue, shared_output};
-use super::map::MapSource;
-use super::memory::{Elements, ElementsMut, Input};
-use super::{
-    CpuPool, HostWords, attention, block_copy, conv, conv_transpose, cumsum, gather, matmul, pool as pooling,
-    quant_matmul, quantize, reduce, row_norm, scatter, softmax, taps, top_k,
-};
 use crate::error::RunError;
 use crate::ir::{DType, Operand, Source};
 use crate::kernel::custom::run_on_cpu;
-use crate::kernel::{Kernel, Step};
+use crate::kernel::host::fused::{Finish, Places, Temporary, run_map, run_prologue, shared_output};
+use crate::kernel::host::memory::{Elements, ElementsMut, Input};
+use crate::kernel::map::cpu::MapSource;
+use crate::kernel::*;
 use crate::plan::{Plan, Region};
 use crate::tensor::Storage;
 
@@ -409,25 +405,25 @@ fn run_twin(
     match kernel {
         // Run by themselves.
         Kernel::Map(_) | Kernel::Custom(_) => {}
-        Kernel::MatMul(kernel) => matmul::matmul(kernel, inputs, words, out, pool),
-        Kernel::QuantMatMul(kernel) => quant_matmul::quant_matmul(kernel, inputs, cast_slice_mut(out), pool),
+        Kernel::MatMul(kernel) => matmul::cpu::matmul(kernel, inputs, words, out, pool),
+        Kernel::QuantMatMul(kernel) => quant_matmul::cpu::quant_matmul(kernel, inputs, cast_slice_mut(out), pool),
         // Their outputs are not of 32 bits.
         Kernel::Quantize(_) | Kernel::BlockCopy(_) => {}
-        Kernel::Reduce(kernel) => reduce::reduce(kernel, inputs, out, pool),
+        Kernel::Reduce(kernel) => reduce::cpu::reduce(kernel, inputs, out, pool),
         Kernel::Softmax(kernel) => softmax::softmax(kernel, inputs, cast_slice_mut(out), pool),
         Kernel::RowNorm(kernel) => row_norm::row_norm(kernel, inputs, cast_slice_mut(out), scalars, pool),
         Kernel::CumSum(kernel) => cumsum::cumsum(kernel, inputs, out, pool),
         Kernel::TopK(kernel) => top_k::top_k(kernel, inputs, cast_slice_mut(out), pool),
-        Kernel::Conv(kernel) => conv::conv(kernel, inputs, words, cast_slice_mut(out), pool, finish),
+        Kernel::Conv(kernel) => conv::cpu::conv(kernel, inputs, words, cast_slice_mut(out), pool, finish),
         Kernel::ConvTranspose(kernel) => conv_transpose::conv_transpose(kernel, inputs, cast_slice_mut(out), pool),
-        Kernel::Pool(kernel) => pooling::pool(kernel, inputs, out, pool),
+        Kernel::Pool(kernel) => pool::pool(kernel, inputs, out, pool),
         Kernel::Taps(kernel) => taps::taps(kernel, inputs, cast_slice_mut(out), pool),
-        Kernel::Gather(kernel) => return gather::gather(kernel, inputs, out, pool),
-        Kernel::GatherElements(kernel) => return gather::gather_elements(kernel, inputs, out, pool),
-        Kernel::GatherNd(kernel) => return gather::gather_nd(kernel, inputs, out, pool),
-        Kernel::ScatterElements(kernel) => return scatter::scatter_elements(kernel, inputs, out),
-        Kernel::ScatterNd(kernel) => return scatter::scatter_nd(kernel, inputs, out),
-        Kernel::Attention(kernel) => attention::attention(kernel, inputs, cast_slice_mut(out), scalars, pool),
+        Kernel::Gather(kernel) => return gather::cpu::gather(kernel, inputs, out, pool),
+        Kernel::GatherElements(kernel) => return gather::cpu::gather_elements(kernel, inputs, out, pool),
+        Kernel::GatherNd(kernel) => return gather::cpu::gather_nd(kernel, inputs, out, pool),
+        Kernel::ScatterElements(kernel) => return scatter::cpu::scatter_elements(kernel, inputs, out),
+        Kernel::ScatterNd(kernel) => return scatter::cpu::scatter_nd(kernel, inputs, out),
+        Kernel::Attention(kernel) => attention::cpu::attention(kernel, inputs, cast_slice_mut(out), scalars, pool),
     }
     0
 }

@@ -8,20 +8,52 @@
 //!   written where;
 //! * inputs may be of any dtype; they are computed in the 32-bit type of their class. Quantised inputs are contiguous.
 
+pub(crate) mod attention;
+pub(crate) mod block_copy;
+pub(crate) mod conv;
+pub(crate) mod conv_transpose;
+pub(crate) mod cumsum;
 pub(crate) mod custom;
+pub(crate) mod gather;
+pub(crate) mod host;
 mod launch;
+pub(crate) mod map;
+pub(crate) mod matmul;
+pub(crate) mod pool;
+pub(crate) mod quant_matmul;
+pub(crate) mod quantize;
+pub(crate) mod reduce;
+pub(crate) mod row_norm;
+pub(crate) mod scatter;
+pub(crate) mod softmax;
 mod step;
+pub(crate) mod taps;
+pub(crate) mod top_k;
 mod uniformity;
 mod variants;
 mod wgsl;
 
-use crate::ir::{
-    Class, CustomCall, DType, InnerOp, NormKind, PoolKind, Program, ReduceKind, ScatterReduce, Shape, Window,
-};
+use crate::ir::CustomCall;
 use smallvec::SmallVec;
 
+pub(crate) use attention::AttentionKernel;
+pub(crate) use conv::ConvKernel;
+pub(crate) use cumsum::CumSumKernel;
+pub(crate) use gather::{GatherElementsKernel, GatherKernel, GatherNdKernel};
+pub(crate) use host::{CpuPool, HostWords};
 pub(crate) use launch::{Access, Binding, Caps, Launch, Params, buffer_type, wgsl_type};
+pub(crate) use map::MapKernel;
+pub(crate) use matmul::MatMulKernel;
+pub(crate) use pool::PoolKernel;
+pub(crate) use quant_matmul::QuantMatMulKernel;
+pub(crate) use quantize::BlocksKernel;
+pub(crate) use reduce::ReduceKernel;
+pub(crate) use row_norm::RowNormKernel;
+pub(crate) use scatter::{ScatterElementsKernel, ScatterNdKernel};
+pub(crate) use softmax::SoftmaxKernel;
 pub(crate) use step::{Fused, Step};
+pub(crate) use taps::TapsKernel;
+pub(crate) use top_k::TopKKernel;
 pub(crate) use variants::{Variant, Variants, bucket, choose, variants};
 pub(crate) use wgsl::{lower, non_finite};
 
@@ -51,207 +83,6 @@ pub(crate) enum Kernel {
     /// A kernel of the user's. Inputs and outputs are contiguous, start where bindings may start, and lie in different memories but for scratch;
     /// behind the outputs come its own scratch memories. Scalars: the words of its params.
     Custom(CustomCall),
-}
-
-/// Any fused chain of elementwise ops, copies, fills, casts and generators, over one iteration shape.
-///
-/// Inputs and outputs are strided; their layouts all have the iteration shape ([`MapKernel::shape`]). An output may name the same
-/// storage as inputs only if every such input has the output's very layout and dtype, or touches none of its elements.
-/// Scalars: [`Expr::Scalar`] numbers index the step's scalar list. With `dynamic_out`, the last scalar (u32) times that stride is added to
-/// the (single) output's offset.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct MapKernel {
-    /// The iteration space, with axes merged as far as all operands allow.
-    pub shape: Shape,
-    pub program: Program,
-    pub dynamic_out: Option<isize>,
-}
-
-/// `out[b, i, j] = Σₖ a[b, i, k] · b[b, k, j]`. Inputs are strided, with layouts `[batch…, m, k]` and `[batch…, k, n]` of one rank; the batch
-/// axes are merged as far as possible. `class` is that of both inputs and the output.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct MatMulKernel {
-    pub inner: InnerOp,
-    pub class: Class,
-    pub batch: SmallVec<[usize; 4]>,
-    pub m: usize,
-    pub n: usize,
-    pub k: usize,
-}
-
-/// `out[i, j] = Σₖ x[i, k] · weight[j, k]` in `f32`, for `x [m, k]` of floats and `weight [n, k]` of a quantised type, or of `i8` that begins at a
-/// word, with `k` a multiple of 4 and without a scale.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct QuantMatMulKernel {
-    pub weight: DType,
-    pub m: usize,
-    pub n: usize,
-    pub k: usize,
-}
-
-/// So many blocks of a quantised type, the output's. [`Kernel::Quantize`] makes them of floats, and its output begins with a group and ends with
-/// one or with its memory. [`Kernel::BlockCopy`] copies them from anywhere to anywhere, but not within one memory.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct BlocksKernel {
-    pub dtype: DType,
-    pub blocks: usize,
-}
-
-/// Input `[outer, n, inner]` → output `[outer, inner]`. `n` is at least 1. Output dtype: the input's 32-bit type, `i32` for positions.
-/// `Mean` is for floats only.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ReduceKernel {
-    pub kind: ReduceKind,
-    pub class: Class,
-    pub outer: usize,
-    pub n: usize,
-    pub inner: usize,
-}
-
-/// Over the middle of `[outer, n, inner]`; the maximum is subtracted first.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct SoftmaxKernel {
-    pub log: bool,
-    pub outer: usize,
-    pub n: usize,
-    pub inner: usize,
-}
-
-/// Each row of `[rows, n]`. Inputs: x, weight `[n]` if flagged, bias `[n]` if flagged. Scalar 0: epsilon.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct RowNormKernel {
-    pub kind: NormKind,
-    pub weight: bool,
-    pub bias: bool,
-    pub rows: usize,
-    pub n: usize,
-}
-
-/// Running sums along the middle of `[outer, n, inner]`; exclusive sums start at 0.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct CumSumKernel {
-    pub class: Class,
-    pub exclusive: bool,
-    pub outer: usize,
-    pub n: usize,
-    pub inner: usize,
-}
-
-/// `[rows, n]` → `i32 [rows, k]`: positions, best first, equal values by position. NaN counts as largest.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct TopKKernel {
-    pub class: Class,
-    pub largest: bool,
-    pub rows: usize,
-    pub n: usize,
-    pub k: usize,
-}
-
-/// Convolution of `x [batch, channels_in, in…]` with `weight [channels_out, channels_in / groups, window…]` (or, transposed,
-/// `[channels_in, channels_out / groups, window…]`), bias `[channels_out]` if flagged, to `[batch, channels_out, out…]`. Floats.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ConvKernel {
-    pub window: Window,
-    pub groups: usize,
-    pub bias: bool,
-    pub batch: usize,
-    pub channels_in: usize,
-    pub channels_out: usize,
-    pub input: [usize; 3],
-    pub output: [usize; 3],
-}
-
-/// Each plane of `[planes, in…]` → `[planes, out…]`. A window wholly outside the input gives 0 (average) or the lowest value (max).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct PoolKernel {
-    pub kind: PoolKind,
-    pub class: Class,
-    pub window: Window,
-    pub planes: usize,
-    pub input: [usize; 3],
-    pub output: [usize; 3],
-}
-
-/// `out[o, j, i] = Σₜ weight[j, t] · x[o, position[j, t], i]` for `x [outer, n, inner]`. Positions are in range. Floats.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct TapsKernel {
-    pub outer: usize,
-    pub n: usize,
-    pub inner: usize,
-    pub out: usize,
-    pub taps: usize,
-}
-
-/// `out[o, j, i] = data[o, index[j], i]` for `data [outer, n, inner]` and `indices` indices. As in all gathers and scatters, a negative index
-/// counts from the end, and one out of range is clamped and counted as a fault. `n` is at least 1.
-///
-/// Of a large table the launch may see only the `rows` from `first` on: then `outer` is 1, `data` is those rows, and what belongs to other rows is
-/// left as it is. The launch that sees the first row counts the faults.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct GatherKernel {
-    pub class: Class,
-    pub outer: usize,
-    pub n: usize,
-    pub inner: usize,
-    pub indices: usize,
-    pub first: usize,
-    pub rows: usize,
-}
-
-/// `out[p] = data[p with axis := index[p]]`, for every position `p` of `indices` (the output's shape); `data` has the same rank.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct GatherElementsKernel {
-    pub class: Class,
-    pub axis: usize,
-    pub data: Shape,
-    pub indices: Shape,
-}
-
-/// For each of `batch · tuples` index tuples of `depth` numbers into `data [batch, dims…, inner]` (`dims` has `depth` axes), `inner` elements.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct GatherNdKernel {
-    pub class: Class,
-    pub batch: usize,
-    pub tuples: usize,
-    pub dims: Shape,
-    pub inner: usize,
-}
-
-/// The output is `data` with `updates[p]` combined in at `p with axis := index[p]`, in order of `p`. Shapes of `indices` and `updates` are equal.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ScatterElementsKernel {
-    pub class: Class,
-    pub reduce: ScatterReduce,
-    pub axis: usize,
-    pub data: Shape,
-    pub indices: Shape,
-}
-
-/// The output is `data [dims…, inner]` with `updates [tuples, inner]` combined in at the index tuples, in order.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ScatterNdKernel {
-    pub class: Class,
-    pub reduce: ScatterReduce,
-    pub tuples: usize,
-    pub dims: Shape,
-    pub inner: usize,
-}
-
-/// Scaled dot-product attention with an online softmax. Inputs are strided: `q [batch, heads, queries, qk]`, `k [batch, groups, keys, qk]`,
-/// `v [batch, groups, keys, value]`, and `mask [batch, heads, queries, keys]` if flagged. Output `[batch, heads, queries, value]`, contiguous.
-/// Query head `h` uses key head `h · groups / heads`. Scalars: scale (f32), softcap (f32, 0 = none), valid keys (u32; later ones are
-/// ignored), position of query 0 (i32; with `causal`, query `i` sees keys `0 ..= i + position`). A query that sees no key gives 0.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct AttentionKernel {
-    pub causal: bool,
-    pub mask: bool,
-    pub batch: usize,
-    pub heads: usize,
-    pub groups: usize,
-    pub queries: usize,
-    pub keys: usize,
-    pub qk: usize,
-    pub value: usize,
 }
 
 impl Kernel {

@@ -13,7 +13,7 @@ use core::fmt;
 
 use smallvec::SmallVec;
 
-use super::{Caps, Kernel, wgsl};
+use super::{Caps, Kernel};
 use crate::kernel::Step;
 
 /// One form of a kernel.
@@ -118,12 +118,12 @@ impl Variant {
 pub(crate) fn variants(step: &Step, caps: &Caps) -> Variants {
     let caps = &Caps { variant: None, ..*caps };
     match &step.kernel {
-        Kernel::Map(_) => wgsl::map_variants(caps),
-        Kernel::MatMul(kernel) => wgsl::matmul_variants(kernel, caps),
-        Kernel::Reduce(kernel) => wgsl::reduce_variants(kernel, caps),
-        Kernel::Softmax(kernel) => wgsl::softmax_variants(kernel, caps),
-        Kernel::RowNorm(kernel) => wgsl::row_norm_variants(kernel, caps),
-        Kernel::Conv(kernel) => wgsl::conv_variants(kernel, caps),
+        Kernel::Map(_) => super::map::wgsl::variants(caps),
+        Kernel::MatMul(kernel) => super::matmul::wgsl::variants(kernel, caps),
+        Kernel::Reduce(kernel) => super::reduce::wgsl::variants(kernel, caps),
+        Kernel::Softmax(kernel) => super::softmax::variants(kernel, caps),
+        Kernel::RowNorm(kernel) => super::row_norm::variants(kernel, caps),
+        Kernel::Conv(kernel) => super::conv::wgsl::variants(kernel, caps),
         _ => Variants::new(),
     }
 }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use bevy::ecs::entity::Entity;
 
-use crate::cpu::HostWords;
 use crate::diagnostics::{Count, Counters};
 use crate::gpu::DeviceBuffer;
 use crate::ir::{Backend, BinaryOp, DType, Shape, UnaryOp};
+use crate::kernel::HostWords;
 use crate::memory::{Residency, TensorUsage};
 use crate::record::Part;
 

@@ -13,6 +13,7 @@ mod element;
 mod params;
 mod registry;
 mod text;
+pub(super) mod wgsl;
 
 use crate::ir::{CpuElementFunction, CpuFunction, CpuKernelCall, Dispatch, OutputShape};
 use core::any::TypeId;
