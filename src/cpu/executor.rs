@@ -9,10 +9,11 @@ use bevy::platform::time::Instant;
 use bevy::prelude::*;
 use crossbeam_channel::Sender;
 
-use super::{CpuPool, Watch, read_words, run_plan, words_of};
+use super::{Watch, read_words, run_plan, words_of};
 use crate::error::{ReadError, RunError, TensorFault};
 use crate::figures::{Count, TensorDiagnostics, TimedBatch, TimedLaunch};
 use crate::ir::Backend;
+use crate::kernel::CpuPool;
 use crate::plan::{Plan, PlanCache, PlanLimits, effects, step_models};
 use crate::readback::ReadRequest;
 use crate::tensor::{Initial, Storage};

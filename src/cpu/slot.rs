@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, RwLock};
 
-use super::HostWords;
+use crate::kernel::HostWords;
 use crate::tensor::Storage;
 
 /// The words of a storage. Empty until the storage has been taken over.

@@ -10,7 +10,7 @@ use super::device::Gpu;
 use super::faults::Look;
 use crate::error::RunError;
 use crate::ir::Source;
-use crate::kernel::{Caps, Kernel, Launch, Step, bucket, lower, non_finite};
+use crate::kernel::{Caps, Launch, Step, bucket, lower, non_finite};
 use crate::pipelines::TuningTable;
 use crate::plan::{Plan, shift, sources, window};
 
@@ -82,10 +82,12 @@ fn fit_bindings<'a>(
         if total <= limit {
             continue;
         }
-        let words = match &step.kernel {
-            // The position of the output is known only at run time.
-            Kernel::Map(map) if map.dynamic_out.is_some() && step.outputs[0].source == source => 0..total,
-            _ => window(&step, source, gpu.binding_alignment()),
+        // The position of the output may be known only at run time.
+        let moves = step.kernel.as_map().is_some_and(|map| map.dynamic_out.is_some());
+        let words = if moves && step.outputs[0].source == source {
+            0..total
+        } else {
+            window(&step, source, gpu.binding_alignment())
         };
         if words.len() > limit {
             let what = format!("memory bound by one launch of \"{}\"", plan.report.steps[at].op);

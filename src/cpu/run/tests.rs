@@ -1,7 +1,7 @@
 use super::*;
 use crate::cpu::words_of;
 use crate::ir::{BinaryOp, Class, DType, Expr, Layout, Program, ReduceKind};
-use crate::kernel::{MapKernel, ReduceKernel};
+use crate::kernel::{Kernel, MapKernel, ReduceKernel};
 use crate::plan::Upload;
 use crate::tensor::Initial;
 

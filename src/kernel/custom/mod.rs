@@ -12,7 +12,9 @@ mod cpu;
 mod element;
 mod params;
 mod registry;
+mod spec;
 mod text;
+pub(super) mod wgsl;
 
 use crate::ir::{CpuElementFunction, CpuFunction, CpuKernelCall, Dispatch, OutputShape};
 use core::any::TypeId;

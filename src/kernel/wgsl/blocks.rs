@@ -3,10 +3,9 @@
 
 use super::{Builder, convert};
 use crate::ir::{BlockFormat, DType};
-use crate::kernel::{BlocksKernel, Caps, Launch, Step};
 
 /// The functions that [`load`] and the kernels of blocks call, once for each quantised type among `dtypes`.
-pub(super) fn functions(dtypes: impl Iterator<Item = DType>) -> String {
+pub(crate) fn functions(dtypes: impl Iterator<Item = DType>) -> String {
     let mut seen: Vec<DType> = Vec::new();
     let mut text = String::new();
     for dtype in dtypes {
@@ -41,7 +40,7 @@ fn {q}_value(word: u32, scales: u32, i: u32) -> f32 {{ return {value} * {q}_scal
 }
 
 /// The expression that reads element `index` of a quantised type from the array `variable` of `ty`.
-pub(super) fn load(variable: &str, ty: &str, dtype: DType, index: &str) -> String {
+pub(crate) fn load(variable: &str, ty: &str, dtype: DType, index: &str) -> String {
     let q = dtype.name();
     let word = convert(format!("{variable}[{q}_word({index})]"), ty, "u32");
     let scales = convert(format!("{variable}[{q}_scales(({index}) / {}u)]", dtype.block().unwrap_or(1)), ty, "u32");
@@ -49,35 +48,11 @@ pub(super) fn load(variable: &str, ty: &str, dtype: DType, index: &str) -> Strin
 }
 
 /// What the bodies of both kernels need: sizes of a block, and the functions above as `quants`, `scales` and `scale`.
-fn block_code(builder: &mut Builder, dtype: DType, format: BlockFormat) {
+pub(crate) fn block_code(builder: &mut Builder, dtype: DType, format: BlockFormat) {
     let q = dtype.name();
     builder.constant("BLOCK", format.elements as u32).constant("WORDS", format.words() as u32);
     builder.code(&format!(
         "fn quants(block: u32) -> u32 {{ return {q}_quants(block); }}
 fn scales(block: u32) -> u32 {{ return {q}_scales(block); }}"
     ));
-}
-
-/// The launch that makes blocks of numbers: a thread for each group of two.
-pub(super) fn quantize(step: &Step, kernel: &BlocksKernel, caps: &Caps) -> Option<Launch> {
-    let format = kernel.dtype.block_format()?;
-    let mut builder = Builder::new(step, "quantize");
-    block_code(&mut builder, kernel.dtype, format);
-    builder.need("bits_f16").constant("BITS", format.bits as u32);
-    let first = step.outputs.first()?.layout.offset / format.elements;
-    builder.params.size("blocks", kernel.blocks).size("y_first", first);
-    let body = include_str!("../../../assets/kernels/quantize.wgsl");
-    Some(builder.finish_threads(body, kernel.blocks.div_ceil(2), caps))
-}
-
-/// The launch that moves blocks: a thread for each group of two that any of them comes to lie in.
-pub(super) fn block_copy(step: &Step, kernel: &BlocksKernel, caps: &Caps) -> Option<Launch> {
-    let format = kernel.dtype.block_format()?;
-    let mut builder = Builder::new(step, "block_copy");
-    block_code(&mut builder, kernel.dtype, format);
-    let (from, to) = (step.inputs.first()?.layout.offset, step.outputs.first()?.layout.offset);
-    let (from, to) = (from / format.elements, to / format.elements);
-    builder.params.size("blocks", kernel.blocks).size("x_first", from).size("y_first", to);
-    let body = include_str!("../../../assets/kernels/block_copy.wgsl");
-    Some(builder.finish_threads(body, (to + kernel.blocks).div_ceil(2) - to / 2, caps))
 }

@@ -8,7 +8,7 @@ use crate::ir::{Layout, Operand, Shape, Source};
 use crate::kernel::{Fused, Params, Step, wgsl_type};
 
 /// An operand by the name it has in a text.
-pub(super) struct Named<'a> {
+pub(crate) struct Named<'a> {
     pub name: String,
     pub operand: &'a Operand,
     pub output: bool,
@@ -18,14 +18,14 @@ pub(super) struct Named<'a> {
 
 /// Every operand of a step: inputs by their kernel's names, results `y`, `y1x`, …, and those of fused work: `e1x`, … (a kernel's own value,
 /// number 0, is nowhere) and `p0x`, …. `quads` are those that the kernel moves by four, as in `Builder::with_quads`.
-pub(super) fn named_operands<'a>(step: &'a Step, quads: &[(&str, bool)]) -> Vec<Named<'a>> {
+pub(crate) fn named_operands<'a>(step: &'a Step, quads: &[(&str, bool)]) -> Vec<Named<'a>> {
     let wanted = |name: &str| quads.iter().find(|quad| quad.0 == name).map(|quad| quad.1);
     let fours = |fused: &Option<Fused>, name: &str| match fused {
         Some(fused) => goes_by_fours(fused, wanted(name)),
         None => false,
     };
     let (stores, loads) = (fours(&step.epilogue, "y"), fours(&step.prologue, "x"));
-    let inputs = step.kernel.input_names().into_iter().zip(&step.inputs).map(|(name, operand)| Named {
+    let inputs = step.kernel.spec().input_names().into_iter().zip(&step.inputs).map(|(name, operand)| Named {
         name: name.to_owned(),
         operand,
         output: false,
@@ -75,7 +75,7 @@ fn goes_by_fours(fused: &Fused, wanted: Option<bool>) -> bool {
 }
 
 /// Where a result goes.
-pub(super) struct Target<'a> {
+pub(crate) struct Target<'a> {
     pub name: &'a str,
     /// The array it is in, the element type of that, and whether it is of quads.
     pub variable: &'a str,
@@ -218,7 +218,7 @@ fn step_of(name: &str, layout: &Layout) -> Apart {
 
 /// `store_y(i, v)`, by way of the epilogue if there is one, and `store_y4(i, v)` if the kernel stores by `fours`, which tells whether they begin
 /// at multiples of four.
-pub(super) fn store(
+pub(crate) fn store(
     epilogue: Option<&Fused>,
     targets: &[Target],
     fours: Option<bool>,
@@ -265,7 +265,7 @@ pub(super) fn store(
 }
 
 /// `load_x(i)` as the prologue computes it, and `load_x4(i)` if the kernel loads by `fours`.
-pub(super) fn load(prologue: &Fused, fours: Option<bool>, params: &mut Params, library: &mut Library) -> String {
+pub(crate) fn load(prologue: &Fused, fours: Option<bool>, params: &mut Params, library: &mut Library) -> String {
     let call = Call::new("prologue", "p", prologue, Vec::new(), params, library);
     let program = &prologue.map.program;
     let class = program.outputs.first().map_or("f32", |&reg| wgsl_type(program.class(reg)));

@@ -5,30 +5,13 @@
 //!
 //! Where both sides of a condition are cheap it is spelled `(a) & (b)`: `a && b` is a branch, of which SwiftShader takes minutes to compile a dozen in a loop.
 
-mod attention;
-mod blocks;
-mod conv;
-mod conv_transpose;
-mod cumsum;
-mod custom;
-mod fused;
-mod gather;
-mod map;
-mod matmul;
-mod matmul_registers;
-mod non_finite;
-mod pool;
-mod quads;
-mod quant_matmul;
-mod reduce;
-mod row_norm;
-mod rows;
-mod scalar;
-mod scatter;
-mod softmax;
-mod taps;
-mod tile;
-mod top_k;
+pub(crate) mod blocks;
+pub(crate) mod fused;
+pub(crate) mod non_finite;
+pub(crate) mod quads;
+pub(crate) mod rows;
+pub(crate) mod scalar;
+pub(crate) mod tile;
 
 #[cfg(test)]
 mod tests;
@@ -43,45 +26,16 @@ use self::quads::{QUAD_WORDS, Quad, load_four};
 pub(crate) use self::scalar::{MODULES, module_text};
 
 use self::scalar::Library;
-use super::{Access, Binding, Caps, Kernel, Launch, Params, Variant, buffer_type, wgsl_type};
+use super::{Access, Binding, Caps, Launch, Params, Variant, buffer_type, wgsl_type};
 use crate::ir::{DType, Source};
 use crate::kernel::Step;
-
-pub(super) use self::conv::variants as conv_variants;
-pub(super) use self::map::variants as map_variants;
-pub(super) use self::matmul::variants as matmul_variants;
-pub(super) use self::reduce::variants as reduce_variants;
-pub(super) use self::row_norm::variants as row_norm_variants;
-pub(super) use self::softmax::variants as softmax_variants;
 
 /// What the device does for `step`; `None` if there is nothing to do (an empty output).
 pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
     if step.outputs.iter().all(|output| output.layout.elements() == 0) {
         return None;
     }
-    match &step.kernel {
-        Kernel::Map(kernel) => map::lower(step, kernel, caps),
-        Kernel::MatMul(kernel) => matmul::lower(step, kernel, caps),
-        Kernel::QuantMatMul(kernel) => quant_matmul::lower(step, kernel, caps),
-        Kernel::Quantize(kernel) => blocks::quantize(step, kernel, caps),
-        Kernel::BlockCopy(kernel) => blocks::block_copy(step, kernel, caps),
-        Kernel::Reduce(kernel) => reduce::lower(step, kernel, caps),
-        Kernel::Softmax(kernel) => softmax::lower(step, kernel, caps),
-        Kernel::RowNorm(kernel) => row_norm::lower(step, kernel, caps),
-        Kernel::CumSum(kernel) => Some(cumsum::lower(step, kernel, caps)),
-        Kernel::TopK(kernel) => Some(top_k::lower(step, kernel, caps)),
-        Kernel::Conv(kernel) => Some(conv::lower(step, kernel, caps)),
-        Kernel::ConvTranspose(kernel) => Some(conv_transpose::lower(step, kernel, caps)),
-        Kernel::Pool(kernel) => Some(pool::lower(step, kernel, caps)),
-        Kernel::Taps(kernel) => Some(taps::lower(step, kernel, caps)),
-        Kernel::Gather(kernel) => Some(gather::gather(step, kernel, caps)),
-        Kernel::GatherElements(kernel) => Some(gather::gather_elements(step, kernel, caps)),
-        Kernel::GatherNd(kernel) => Some(gather::gather_nd(step, kernel, caps)),
-        Kernel::ScatterElements(kernel) => Some(scatter::scatter_elements(step, kernel, caps)),
-        Kernel::ScatterNd(kernel) => Some(scatter::scatter_nd(step, kernel, caps)),
-        Kernel::Attention(kernel) => Some(attention::lower(step, kernel, caps)),
-        Kernel::Custom(call) => Some(custom::lower(step, call)),
-    }
+    step.kernel.spec().wgsl(step, caps)
 }
 
 /// Builds a kernel's text: named inputs, 32-bit results, parameters, and a body from `assets/kernels`.
@@ -89,16 +43,15 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
 /// For an input `x` the text has `fn load_x(i: u32)`, which gives element `i` of the whole binding in its class's type, and the
 /// parameter `x_offset`. Results are written by `store_y(i, value)`, once for each element `i` of the contiguous output. What a plan
 /// has joined to the kernel happens inside these two, so a body must not touch memory in any other way; those kernels that read their own
-/// output back (see [`Kernel::takes_epilogue`]) use `y[params.y_offset + i]`. Kernels that count faults also get
+/// output back (see [`Fusing::after`](super::spec::Fusing::after)) use `y[params.y_offset + i]`. Kernels that count faults also get
 /// `faults: array<atomic<u32>>`.
 ///
 /// Kernels that work on four neighbours at a time ask for it by [`Builder::with_quads`] and get `load_x4(i)` and `store_y4(i, vec4)` beside the
 /// above. Both are defined as the four single calls in order; where every call is aligned they move the four at once.
-pub(super) struct Builder<'a> {
+pub(crate) struct Builder<'a> {
     /// The parameters; offsets are there already.
     pub params: Params,
     step: &'a Step,
-    name: &'static str,
     variant: Option<Variant>,
     bindings: SmallVec<[Binding; 4]>,
     /// The forms of the bindings that are declared as quads.
@@ -113,26 +66,20 @@ pub(super) struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     /// Declares the bindings of `step`. Operands with the same source share one.
-    pub fn new(step: &'a Step, name: &'static str) -> Self {
-        Self::declare_all(step, name, &[], |_, _| None)
+    pub fn new(step: &'a Step) -> Self {
+        Self::declare_all(step, &[], |_, _| None)
     }
 
     /// As [`Builder::new`], with `load_NAME4` or `store_y4` for each operand of `quads`, which tells whether all calls touch quads that begin
     /// at multiples of four of the array, offsets included.
-    pub fn with_quads(step: &'a Step, name: &'static str, quads: &[(&str, bool)], caps: &Caps) -> Self {
-        Self::declare_all(step, name, quads, |dtype, written| Quad::of(caps, dtype, written))
+    pub fn with_quads(step: &'a Step, quads: &[(&str, bool)], caps: &Caps) -> Self {
+        Self::declare_all(step, quads, |dtype, written| Quad::of(caps, dtype, written))
     }
 
-    fn declare_all(
-        step: &'a Step,
-        name: &'static str,
-        quads: &[(&str, bool)],
-        best: impl Fn(DType, bool) -> Option<Quad>,
-    ) -> Self {
+    fn declare_all(step: &'a Step, quads: &[(&str, bool)], best: impl Fn(DType, bool) -> Option<Quad>) -> Self {
         let mut builder = Self {
             params: Params::default(),
             step,
-            name,
             variant: None,
             bindings: SmallVec::new(),
             quads: SmallVec::new(),
@@ -198,7 +145,7 @@ impl<'a> Builder<'a> {
         if let Some(prologue) = &step.prologue {
             declarations.push_str(&fused::load(prologue, four("x"), params, library));
         }
-        if step.kernel.counts_faults() {
+        if step.kernel.spec().counts_faults() {
             let binding = builder.bindings.len() + 1;
             declare(&mut builder.declarations, binding, Access::ReadWrite, "faults", "array<atomic<u32>>");
         }
@@ -257,7 +204,7 @@ impl<'a> Builder<'a> {
         let wgsl = [head(checked), halves, &self.library.text(), &text].concat();
         let (params, patches) = self.params.finish();
         Launch {
-            name: self.name,
+            name: self.step.kernel.spec().name(),
             variant: self.variant,
             wgsl,
             entry: "main",
@@ -267,7 +214,7 @@ impl<'a> Builder<'a> {
             params,
             patches,
             workgroups,
-            counts_faults: self.step.kernel.counts_faults(),
+            counts_faults: self.step.kernel.spec().counts_faults(),
         }
     }
 }
@@ -298,12 +245,12 @@ fn load_functions(
 }
 
 /// Before texts with parts of users: pipelines are told apart by their texts, and so are those with checks.
-fn head(checked: bool) -> &'static str {
+pub(crate) fn head(checked: bool) -> &'static str {
     if checked { "// checked\n" } else { "" }
 }
 
 /// In every text: the linear number of a workgroup of a folded [`grid`].
-const WORKGROUP_INDEX: &str =
+pub(crate) const WORKGROUP_INDEX: &str =
     "fn workgroup_index(wid: vec3<u32>, nwg: vec3<u32>) -> u32 { return wid.x + wid.y * nwg.x; }\n";
 
 /// The entry point of kernels that give every thread a number of its own.
@@ -314,14 +261,14 @@ const WORKGROUPS: &str = include_str!("../../../assets/kernels/lib/workgroups.wg
 
 /// A grid of at least `workgroups`, folded into x and y so that no dimension is above the device's limit. Kernels get their number by
 /// `workgroup_index` and guard against those too many.
-pub(super) fn grid(workgroups: usize, caps: &Caps) -> [u32; 3] {
+pub(crate) fn grid(workgroups: usize, caps: &Caps) -> [u32; 3] {
     let limit = caps.workgroups.max(1) as usize;
     let y = workgroups.div_ceil(limit).max(1);
     [workgroups.div_ceil(y) as u32, y as u32, 1]
 }
 
 /// How a source is bound. Scratch regions lie in one buffer, which a launch may not see both read-only and writable, so all are writable.
-pub(super) fn access(source: Source, written: bool) -> Access {
+pub(crate) fn access(source: Source, written: bool) -> Access {
     match source {
         Source::Scratch(_) => Access::ReadWrite,
         _ if written => Access::ReadWrite,
@@ -330,13 +277,13 @@ pub(super) fn access(source: Source, written: bool) -> Access {
 }
 
 /// The element type of a binding that operands of these dtypes share: their own, or words where they differ.
-pub(super) fn shared_type(mut dtypes: impl Iterator<Item = DType>) -> &'static str {
+pub(crate) fn shared_type(mut dtypes: impl Iterator<Item = DType>) -> &'static str {
     let first = dtypes.next().map_or("u32", buffer_type);
     if dtypes.all(|dtype| buffer_type(dtype) == first) { first } else { "u32" }
 }
 
 /// Declares storage binding number `binding` (counting the parameters as 0).
-pub(super) fn declare(text: &mut String, binding: usize, access: Access, variable: &str, ty: &str) {
+pub(crate) fn declare(text: &mut String, binding: usize, access: Access, variable: &str, ty: &str) {
     let mode = match access {
         Access::Read => "read",
         Access::ReadWrite => "read_write",
@@ -345,7 +292,7 @@ pub(super) fn declare(text: &mut String, binding: usize, access: Access, variabl
 }
 
 /// The expression that reads element `index` of `dtype` from the array `variable` of `ty`, in the type of its class.
-pub(super) fn load(variable: &str, ty: &str, dtype: DType, index: &str) -> String {
+pub(crate) fn load(variable: &str, ty: &str, dtype: DType, index: &str) -> String {
     if dtype.is_quantized() {
         return blocks::load(variable, ty, dtype, index);
     }
@@ -357,7 +304,7 @@ pub(super) fn load(variable: &str, ty: &str, dtype: DType, index: &str) -> Strin
 }
 
 /// The expression that takes the element that `index` chooses out of its `word`, for narrow types.
-pub(super) fn unpack(dtype: DType, word: &str, index: &str) -> String {
+pub(crate) fn unpack(dtype: DType, word: &str, index: &str) -> String {
     match dtype {
         DType::F16 => format!("unpack2x16float({word} >> ((({index}) & 1u) * 16u)).x"),
         DType::I8 => format!("(bitcast<i32>({word} << (24u - (({index}) & 3u) * 8u)) >> 24u)"),
@@ -369,6 +316,6 @@ pub(super) fn unpack(dtype: DType, word: &str, index: &str) -> String {
 }
 
 /// The same bits in another 32-bit type.
-pub(super) fn convert(value: String, from: &str, to: &str) -> String {
+pub(crate) fn convert(value: String, from: &str, to: &str) -> String {
     if from == to { value } else { format!("bitcast<{to}>({value})") }
 }

@@ -6,7 +6,7 @@ use crate::kernel::Caps;
 
 /// What an array of 32-bit elements or halves is declared as, where four neighbours that begin at a multiple of four move together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Quad {
+pub(crate) enum Quad {
     /// Vectors of the element's type.
     Vector,
     /// Pairs of 64-bit words. A software adapter moves each lane's components of a load one by one, whatever their size, so halving their
@@ -17,11 +17,11 @@ pub(super) enum Quad {
 }
 
 /// The four words of a quad that was read as two; part of texts that read [`Quad::Words`].
-pub(super) const QUAD_WORDS: &str = include_str!("../../../assets/kernels/lib/quad_words.wgsl");
+pub(crate) const QUAD_WORDS: &str = include_str!("../../../assets/kernels/lib/quad_words.wgsl");
 
 impl Quad {
     /// The best for an array of `dtype` on this device; `None` if it is of words that are taken apart.
-    pub(super) fn of(caps: &Caps, dtype: DType, written: bool) -> Option<Self> {
+    pub(crate) fn of(caps: &Caps, dtype: DType, written: bool) -> Option<Self> {
         match dtype {
             // A software adapter takes words apart at no cost.
             DType::F16 => (caps.halves && !caps.software && !written).then_some(Self::Halves),
@@ -32,7 +32,7 @@ impl Quad {
     }
 
     /// The type of the array's elements.
-    pub(super) fn wgsl(self, ty: &str) -> String {
+    pub(crate) fn wgsl(self, ty: &str) -> String {
         match self {
             Self::Vector => format!("vec4<{ty}>"),
             Self::Words => "vec2<u64>".to_owned(),
@@ -41,7 +41,7 @@ impl Quad {
     }
 
     /// The expression that reads quad number `at`.
-    pub(super) fn four(self, array: &str, ty: &str, at: &str) -> String {
+    pub(crate) fn four(self, array: &str, ty: &str, at: &str) -> String {
         match self {
             Self::Vector => format!("{array}[{at}]"),
             Self::Words => convert(format!("quad_words({array}[{at}])"), "vec4<u32>", &format!("vec4<{ty}>")),
@@ -50,7 +50,7 @@ impl Quad {
     }
 
     /// The expression that reads element `index`.
-    pub(super) fn one(self, array: &str, ty: &str, index: &str) -> String {
+    pub(crate) fn one(self, array: &str, ty: &str, index: &str) -> String {
         match self {
             Self::Vector => format!("{array}[({index}) >> 2u][({index}) & 3u]"),
             Self::Halves => format!("f32({array}[({index}) >> 2u][({index}) & 3u])"),
@@ -64,7 +64,7 @@ impl Quad {
 
 /// The expression that reads elements `index`, `index + 1`, `index + 2` and `index + 3` of `dtype` from the plain array `variable` of `ty`, as a
 /// vector of `class`. If they `fill` words, narrow ones are taken from whole words.
-pub(super) fn load_four(variable: &str, ty: &str, dtype: DType, class: &str, index: &str, fill: bool) -> String {
+pub(crate) fn load_four(variable: &str, ty: &str, dtype: DType, class: &str, index: &str, fill: bool) -> String {
     let word = |at: String| convert(format!("{variable}[{at}]"), ty, "u32");
     if fill && dtype == DType::F16 {
         let (low, high) = (word(format!("({index}) >> 1u")), word(format!("(({index}) >> 1u) + 1u")));

@@ -15,11 +15,11 @@ use crate::kernel::{Caps, Launch, Variant, Variants};
 const LANES: u32 = 128;
 
 /// Elements of a row that one thread of a software adapter takes. Mesa's llvmpipe ends a thread's loops, without a word, after 65,535 turns in all.
-pub(super) const THREAD_ROW: usize = 1 << 15;
+pub(crate) const THREAD_ROW: usize = 1 << 15;
 
 /// Rows of `n` elements that lie `inner` apart.
 #[derive(Clone, Copy)]
-pub(super) struct Rows {
+pub(crate) struct Rows {
     pub rows: usize,
     pub n: usize,
     pub inner: usize,
@@ -28,18 +28,18 @@ pub(super) struct Rows {
 }
 
 /// Threads of a workgroup whose threads do not work together. A software adapter shares out workgroups, so they should be many.
-pub(super) fn threads(caps: &Caps) -> u32 {
+pub(crate) fn threads(caps: &Caps) -> u32 {
     if caps.software { 8 } else { 64 }
 }
 
 impl Rows {
     /// Whether all quads of a contiguous operand with these rows begin at multiples of four.
-    pub(super) fn aligned(&self, operand: &Operand) -> bool {
+    pub(crate) fn aligned(&self, operand: &Operand) -> bool {
         self.inner == 1 && self.n.is_multiple_of(4) && operand.layout.offset.is_multiple_of(4)
     }
 
     /// `chunk(at, p)`: elements `p` to `p + 3` of the row whose first is at `at` of `x`.
-    pub(super) fn loads(&self, builder: &mut Builder) {
+    pub(crate) fn loads(&self, builder: &mut Builder) {
         builder.code(match self.inner {
             1 => "fn chunk(at: u32, p: u32) -> vec4<T> { return load_x4(at + p); }",
             _ => {
@@ -57,7 +57,7 @@ impl Rows {
     }
 
     /// `put_chunk(at, p, v)`: the same elements of `y`.
-    pub(super) fn stores(&self, builder: &mut Builder) {
+    pub(crate) fn stores(&self, builder: &mut Builder) {
         builder.code(match self.inner {
             1 => "fn put_chunk(at: u32, p: u32, v: vec4<f32>) { store_y4(at + p, v); }",
             _ => {
@@ -73,7 +73,7 @@ impl Rows {
     }
 
     /// Who may work on a row on this device, the default first.
-    pub(super) fn variants(&self, caps: &Caps) -> Variants {
+    pub(crate) fn variants(&self, caps: &Caps) -> Variants {
         let words = self.fields.len().max(1) as u32;
         let room = caps.invocations >= LANES && caps.workgroup_memory >= LANES * words * 4;
         let one = matches!(caps.subgroup, Some(4 | 8 | 16));
@@ -104,7 +104,7 @@ impl Rows {
 
     /// Ends the text of a kernel whose body has `S`, `merge` and `run(row, lane)`, which each of STEP lanes calls. `variant` is one of
     /// [`Rows::variants`].
-    pub(super) fn finish(&self, mut builder: Builder, variant: Variant, body: &str, caps: &Caps) -> Launch {
+    pub(crate) fn finish(&self, mut builder: Builder, variant: Variant, body: &str, caps: &Caps) -> Launch {
         builder.variant(variant);
         builder.params.size("rows", self.rows).size("n", self.n).size("inner", self.inner);
         let (who, groups) = match variant {

@@ -8,7 +8,7 @@ use crate::kernel::{Params, wgsl_type};
 
 /// The functions of `assets/kernels/lib` that a text calls: only those become part of it.
 #[derive(Default)]
-pub(super) struct Library {
+pub(crate) struct Library {
     names: Vec<&'static str>,
     /// Functions of users.
     functions: Vec<Arc<ElementFunction>>,
@@ -40,7 +40,7 @@ const LIBRARY: [(&str, &[&str], &str); 20] = [
 
 impl Library {
     /// Makes a file part of the text.
-    pub(super) fn need(&mut self, name: &'static str) {
+    pub(crate) fn need(&mut self, name: &'static str) {
         if self.names.contains(&name) {
             return;
         }
@@ -59,12 +59,12 @@ impl Library {
     }
 
     /// Whether the text has code that is not known to stay within bounds.
-    pub(super) fn needs_checks(&self) -> bool {
+    pub(crate) fn needs_checks(&self) -> bool {
         self.functions.iter().any(|function| !function.trusted)
     }
 
     /// The text of all files needed.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let files = LIBRARY.iter().filter(|file| self.names.contains(&file.0)).map(|file| file.2);
         let functions = self.functions.iter().map(|function| function.text.as_str());
         files.chain(functions).collect::<Vec<_>>().join("\n")
@@ -94,7 +94,7 @@ pub(crate) fn module_text(modules: &[&str]) -> String {
 
 /// The text of `fn NAME(in0: …, in1: …) -> NAME_result`, which computes all outputs of one element. `inputs` are the classes of the inputs;
 /// `scalars` the positions of the program's scalars in the batch. Numbers that no literal can spell become parameters.
-pub(super) fn element(
+pub(crate) fn element(
     name: &str,
     program: &Program,
     inputs: &[Class],
@@ -169,7 +169,7 @@ fn live(program: &Program) -> Vec<bool> {
 }
 
 /// The inputs that the outputs depend on.
-pub(super) fn live_inputs(program: &Program, inputs: usize) -> Vec<bool> {
+pub(crate) fn live_inputs(program: &Program, inputs: usize) -> Vec<bool> {
     let mut used = vec![false; inputs];
     for (expr, live) in program.exprs.iter().zip(live(program)) {
         if let (Expr::Input(i, _), true) = (expr, live)

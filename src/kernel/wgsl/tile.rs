@@ -16,11 +16,11 @@
 use core::fmt::Write;
 
 /// `combine` of ordinary products.
-pub(super) const PRODUCT: &str = "fn combine(sum: vec4<T>, a: vec4<T>, b: vec4<T>) -> vec4<T> { return sum + a * b; }";
+pub(crate) const PRODUCT: &str = "fn combine(sum: vec4<T>, a: vec4<T>, b: vec4<T>) -> vec4<T> { return sum + a * b; }";
 
 /// A product's tile.
 #[derive(Clone, Copy)]
-pub(super) struct RegisterTile {
+pub(crate) struct RegisterTile {
     /// Rows of the workgroup's tile: 32 or 64.
     pub rows: usize,
     /// Sets of threads that take turns in k. Rows are 32 if there are several.
@@ -29,7 +29,7 @@ pub(super) struct RegisterTile {
 
 impl RegisterTile {
     /// The body with its marked lines replaced.
-    pub(super) fn expand(self, body: &str) -> String {
+    pub(crate) fn expand(self, body: &str) -> String {
         let marks = [
             ("#sums", self.declarations()),
             ("#products", self.products()),

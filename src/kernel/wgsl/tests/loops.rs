@@ -5,7 +5,6 @@ use half::f16;
 use super::super::lower;
 use super::device::{caps, run_step_with};
 use crate::ir::{Class, DType, Layout, Operand, Shape, Source};
-use crate::kernel::Step;
 use crate::kernel::*;
 
 /// Elements before the data of every operand, so that offsets matter.

@@ -1,0 +1,397 @@
+//! Convolution: columns of the input gathered per tile of output positions, right into the panels that the weights are multiplied by. Groups that make
+//! few channels of one go [another way](depthwise).
+
+mod depthwise;
+
+use core::ops::Range;
+
+use smallvec::SmallVec;
+
+use self::depthwise::depthwise;
+use crate::ir::Window;
+use crate::kernel::ConvKernel;
+use crate::kernel::host::CpuPool;
+use crate::kernel::host::fused::Finish;
+use crate::kernel::host::memory::Input;
+use crate::kernel::host::packed::{Form, HostWords};
+use crate::kernel::host::scratch::with_scratch;
+use crate::kernel::host::simd::vectorised;
+use crate::kernel::matmul::gemm::{Left, Matrix, PANEL, STRIP, multiply, pack_panels, pack_strips, packed_len};
+
+/// Floats of gathered columns and of results that stay in the second-level cache.
+const COLUMNS: usize = 1 << 17;
+/// Channels that make it worth gathering columns.
+const TALL: usize = 32;
+/// Channels made of a single one that are convolved one by one.
+const FEW: usize = 4;
+
+/// Positions `o` of an axis of `from` places whose tap, at `o · stride + tap · dilation − before`, lies in the `to` places it is taken from.
+pub(crate) fn valid(window: &Window, axis: usize, tap: usize, from: usize, to: usize) -> Range<usize> {
+    let (stride, shift) = (window.stride[axis], tap * window.dilation[axis]);
+    let first = window.before[axis].saturating_sub(shift).div_ceil(stride);
+    let end = (to + window.before[axis]).saturating_sub(shift).div_ceil(stride).min(from);
+    first.min(end)..end
+}
+
+/// Where the tap of position `o` lies; only for valid positions.
+pub(crate) fn place(window: &Window, axis: usize, tap: usize, o: usize) -> usize {
+    o * window.stride[axis] + tap * window.dilation[axis] - window.before[axis]
+}
+
+/// All taps of a window, row-major.
+pub(crate) fn taps(window: &Window) -> impl Iterator<Item = [usize; 3]> + use<> {
+    let [d, h, w] = window.size;
+    (0..d * h * w).map(move |t| [t / (h * w), t / w % h, t % w])
+}
+
+/// Some output positions of some channels of one group of one batch element.
+struct Tile<'a> {
+    batch: usize,
+    /// Of all channels.
+    channel: usize,
+    /// The first position, and how many.
+    position: usize,
+    width: usize,
+    /// One piece of whole planes, or a piece for every channel.
+    pieces: Vec<&'a mut [f32]>,
+}
+
+/// The twin. Inputs: x, weight, bias if flagged. `words` are the weight's, if it has a storage. What is fused to the convolution is computed while its
+/// results are at hand.
+pub(crate) fn conv(
+    kernel: &ConvKernel,
+    inputs: &[Input],
+    words: Option<&HostWords>,
+    out: &mut [f32],
+    pool: &CpuPool,
+    finish: Option<&Finish>,
+) {
+    let [x, weight, ..] = inputs else { return };
+    let x = x.contiguous::<f32>(pool);
+    let bias = if kernel.bias { inputs.get(2).map(|bias| bias.contiguous::<f32>(pool)) } else { None };
+    let bias = bias.as_deref().unwrap_or_default();
+    if out.is_empty() {
+        return;
+    }
+    let (channels_in, channels) = (kernel.channels_in / kernel.groups, kernel.channels_out / kernel.groups);
+    if channels_in == 1 && channels <= FEW {
+        let weight = weight.contiguous::<f32>(pool);
+        return depthwise(kernel, &x, &weight, bias, out, pool, finish);
+    }
+    let depth = channels_in * kernel.window.size.iter().product::<usize>();
+    let strips = words.and_then(|words| {
+        words.packed(&weight.layout, Form::Strips, kernel.channels_out * depth, pool.counters(), |strips| {
+            let weight = weight.contiguous::<f32>(pool);
+            for (group, strips) in strips.chunks_mut((channels * depth).max(1)).enumerate() {
+                pack_strips(rows(&weight, depth, group * channels), channels, depth, STRIP, strips);
+            }
+        })
+    });
+    match strips {
+        // Every group begins a strip, and so does every tile of a group.
+        Some(strips) => {
+            let strips = &strips.floats;
+            products(kernel, &x, bias, out, pool, finish, |channel| Left::Strips(&strips[channel * depth..]));
+        }
+        None => {
+            let weight = weight.contiguous::<f32>(pool);
+            products(kernel, &x, bias, out, pool, finish, |channel| rows(&weight, depth, channel).into());
+        }
+    }
+}
+
+/// The weights of channels from `first` on as rows.
+fn rows(weight: &[f32], depth: usize, first: usize) -> Matrix<'_> {
+    Matrix { data: weight, offset: (first * depth) as isize, row: depth as isize, column: 1 }
+}
+
+/// Convolutions as products of the weights, from a channel on, and columns of the input.
+fn products<'w>(
+    kernel: &ConvKernel,
+    x: &[f32],
+    bias: &[f32],
+    out: &mut [f32],
+    pool: &CpuPool,
+    finish: Option<&Finish>,
+    weights: impl Fn(usize) -> Left<'w> + Sync,
+) {
+    let plane: usize = kernel.output.iter().product();
+    let source: usize = kernel.input.iter().product();
+    let window: usize = kernel.window.size.iter().product();
+    let (channels_in, channels) = (kernel.channels_in / kernel.groups, kernel.channels_out / kernel.groups);
+    let depth = channels_in * window;
+    // A window of one element at every place needs no gathering.
+    let pointwise = window == 1 && kernel.window.stride == [1; 3] && kernel.input == kernel.output;
+    let (width, height) = tile_size(depth, plane, channels, kernel.batch * kernel.groups, pool.threads());
+    let mut tiles: Vec<Tile> = Vec::new();
+    for (at, out) in out.chunks_mut(plane * channels).enumerate() {
+        for (c, block) in out.chunks_mut(plane * height).enumerate() {
+            let channel = at % kernel.groups * channels + c * height;
+            let tile =
+                |position, width| Tile { batch: at / kernel.groups, channel, position, width, pieces: Vec::new() };
+            if width == plane {
+                tiles.push(Tile { pieces: vec![block], ..tile(0, plane) });
+                continue;
+            }
+            let first = tiles.len();
+            tiles.extend((0..plane).step_by(width).map(|position| tile(position, width.min(plane - position))));
+            for row in block.chunks_mut(plane) {
+                tiles[first..].iter_mut().zip(row.chunks_mut(width)).for_each(|(tile, cells)| tile.pieces.push(cells));
+            }
+        }
+    }
+    pool.each(tiles, |mut tile| {
+        let width = tile.width;
+        let height = tile.pieces.iter().map(|piece| piece.len()).sum::<usize>() / width;
+        let group = tile.channel / channels;
+        let x = &x[(tile.batch * kernel.channels_in + group * channels_in) * source..][..channels_in * source];
+        let multiplied = |block: &mut [f32], panels: &[f32]| {
+            for (i, row) in block.chunks_mut(width).enumerate() {
+                row.fill(bias.get(tile.channel + i).copied().unwrap_or(0.0));
+            }
+            multiply([height, width, depth], block, width, true, weights(tile.channel), panels);
+        };
+        let in_one = width == plane;
+        let block = if in_one { 0 } else { height * width };
+        with_scratch(packed_len(depth, width) + block, |buffer: &mut [f32]| {
+            let (panels, block) = buffer.split_at_mut(packed_len(depth, width));
+            if pointwise {
+                let x = Matrix { data: x, offset: tile.position as isize, row: source as isize, column: 1 };
+                pack_panels(x, depth, width, panels);
+            } else {
+                vectorised(
+                    #[inline(always)]
+                    || gather(kernel, x, tile.position, width, panels),
+                );
+            }
+            match &mut tile.pieces[..] {
+                [piece] if in_one => multiplied(piece, panels),
+                pieces => {
+                    multiplied(block, panels);
+                    pieces.iter_mut().zip(block.chunks(width)).for_each(|(piece, row)| piece.copy_from_slice(row));
+                }
+            }
+        });
+        if let Some(finish) = finish {
+            let first = (tile.batch * kernel.channels_out + tile.channel) * plane + tile.position;
+            tile.pieces.iter_mut().enumerate().for_each(|(i, piece)| finish.apply(first + i * plane, piece));
+        }
+    });
+}
+
+/// Positions and channels of a tile. Whole planes where those are small, and their results one piece; else positions first, and channels only where
+/// those leave threads idle.
+fn tile_size(depth: usize, plane: usize, channels: usize, groups: usize, threads: usize) -> (usize, usize) {
+    let wanted = if threads == 1 { 1 } else { (threads * 2).div_ceil(groups) };
+    if depth * plane <= COLUMNS / 2 && channels / wanted >= TALL {
+        return (plane, channels.div_ceil(wanted).next_multiple_of(STRIP));
+    }
+    // What is gathered and what it becomes.
+    let most = (COLUMNS / (depth + channels)).min(plane.div_ceil(wanted));
+    let width = most.next_multiple_of(PANEL).clamp(64, 4096).min(plane);
+    let tiles = plane.div_ceil(width);
+    let height = channels.div_ceil(wanted.div_ceil(tiles)).max(TALL).next_multiple_of(STRIP).min(channels);
+    (width, height)
+}
+
+/// Columns of output positions `first..first + width` as panels, with a row for every input channel and tap.
+#[inline(always)]
+fn gather(kernel: &ConvKernel, x: &[f32], first: usize, width: usize, panels: &mut [f32]) {
+    let window = &kernel.window;
+    let [_, height_out, width_out] = kernel.output;
+    let [depth_in, height_in, width_in] = kernel.input;
+    let source = depth_in * height_in * width_in;
+    let depth = x.len() / source * window.size.iter().product::<usize>();
+    if !width.is_multiple_of(PANEL) {
+        // Positions past the last.
+        let last = panels.len() - depth * PANEL;
+        panels[last..].fill(0.0);
+    }
+    // Output lines of the tile, of which the first and the last may be partial: indices, first column, and positions in the tile.
+    let mut lines: SmallVec<[([usize; 3], Range<usize>); 16]> = SmallVec::new();
+    let mut at = first;
+    while at < first + width {
+        let (line, start) = (at / width_out, at % width_out);
+        let length = (width_out - start).min(first + width - at);
+        lines.push(([line / height_out, line % height_out, start], at - first..at - first + length));
+        at += length;
+    }
+    let ranges =
+        |tap: [usize; 3]| [0, 1, 2].map(|axis| valid(window, axis, tap[axis], kernel.output[axis], kernel.input[axis]));
+    let taps: SmallVec<[_; 16]> = taps(window).map(|tap| (tap, ranges(tap))).collect();
+    for (channel, plane) in x.chunks(source).enumerate() {
+        for (t, (tap, [deep, high, wide])) in taps.iter().enumerate() {
+            let row = channel * taps.len() + t;
+            for ([d, h, start], to) in &lines {
+                let range = wide.start.clamp(*start, start + to.len())..wide.end.clamp(*start, start + to.len());
+                if !deep.contains(d) || !high.contains(h) || range.is_empty() {
+                    each_piece(panels, depth, row, to.clone(), |cells, _| cells.fill(0.0));
+                    continue;
+                }
+                let line = place(window, 0, tap[0], *d) * height_in + place(window, 1, tap[1], *h);
+                let from = &plane[line * width_in + place(window, 2, tap[2], range.start)..];
+                // Zeros, elements, zeros.
+                let (begin, end) = (to.start + range.start - start, to.start + range.end - start);
+                each_piece(panels, depth, row, to.start..begin, |cells, _| cells.fill(0.0));
+                each_piece(panels, depth, row, end..to.end, |cells, _| cells.fill(0.0));
+                each_piece(panels, depth, row, begin..end, |cells, done| {
+                    let from = &from[done * window.stride[2]..];
+                    match cells.first_chunk_mut::<PANEL>() {
+                        // A whole row of a panel, of known size.
+                        Some(cells) => copy_every(from, window.stride[2], cells),
+                        None => copy_every(from, window.stride[2], cells),
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// Every so manieth element.
+#[inline(always)]
+pub(crate) fn copy_every(from: &[f32], stride: usize, to: &mut [f32]) {
+    match stride {
+        1 => to.copy_from_slice(&from[..to.len()]),
+        2 => {
+            // Pairs, which the compiler takes vectors of; the last may be half a pair.
+            let (last, to) = to.split_last_mut().map_or((None, &mut [][..]), |(last, to)| (Some(last), to));
+            let (pairs, _) = from.as_chunks::<2>();
+            if let Some(last) = last {
+                *last = from[to.len() * 2];
+            }
+            to.iter_mut().zip(pairs).for_each(|(to, pair)| *to = pair[0]);
+        }
+        _ => to.iter_mut().zip(from.iter().step_by(stride)).for_each(|(to, &from)| *to = from),
+    }
+}
+
+/// The cells of positions of a row, cut where panels end, with the number of cells before.
+#[inline(always)]
+fn each_piece(
+    panels: &mut [f32],
+    depth: usize,
+    row: usize,
+    positions: Range<usize>,
+    mut work: impl FnMut(&mut [f32], usize),
+) {
+    let mut at = positions.start;
+    while at < positions.end {
+        let (panel, column) = (at / PANEL, at % PANEL);
+        let length = (PANEL - column).min(positions.end - at);
+        work(&mut panels[(panel * depth + row) * PANEL + column..][..length], at - positions.start);
+        at += length;
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::ir::Layout;
+    use crate::kernel::host::memory::Elements;
+
+    /// A kernel with the output size that follows, plainly or transposed.
+    pub(crate) fn kernel(
+        window: Window,
+        groups: usize,
+        channels: [usize; 2],
+        input: [usize; 3],
+        transposed: bool,
+    ) -> ConvKernel {
+        let output = [0, 1, 2].map(|a| {
+            let (reach, pad) = ((window.size[a] - 1) * window.dilation[a] + 1, window.before[a] + window.after[a]);
+            if transposed {
+                (input[a] - 1) * window.stride[a] + reach - pad
+            } else {
+                (input[a] + pad - reach) / window.stride[a] + 1
+            }
+        });
+        ConvKernel {
+            window,
+            groups,
+            bias: groups != 2,
+            batch: 2,
+            channels_in: channels[0],
+            channels_out: channels[1],
+            input,
+            output,
+        }
+    }
+
+    /// Windows that differ on every axis.
+    pub(crate) fn windows() -> Vec<(Window, [usize; 3])> {
+        let window = |size, stride, dilation, before, after| Window { size, stride, dilation, before, after };
+        vec![
+            (window([1; 3], [1; 3], [1; 3], [0; 3], [0; 3]), [1, 5, 7]),
+            (window([1, 3, 3], [1; 3], [1; 3], [0, 1, 1], [0, 1, 1]), [1, 9, 65]),
+            (window([1, 3, 5], [1, 2, 3], [1, 2, 1], [0, 2, 0], [0, 1, 3]), [1, 11, 13]),
+            (window([2, 2, 3], [2, 1, 2], [1, 1, 2], [1, 0, 4], [0, 0, 3]), [3, 4, 6]),
+            (window([1, 1, 3], [1, 1, 1], [1, 1, 1], [0, 0, 1], [0, 0, 1]), [1, 1, 1]),
+        ]
+    }
+
+    pub(crate) fn values(n: usize) -> Vec<f32> {
+        (0..n).map(|i| (i * 31 % 19) as f32 - 9.0).collect()
+    }
+
+    /// Checks every element of a convolution, with plain and with packed weights.
+    fn check(k: &ConvKernel, pool: &CpuPool) {
+        let (window, groups) = (&k.window, k.groups);
+        let taps_count: usize = window.size.iter().product();
+        let (source, plane): (usize, usize) = (k.input.iter().product(), k.output.iter().product());
+        let cin = k.channels_in / groups;
+        let x = values(k.batch * k.channels_in * source);
+        let w = values(k.channels_out * cin * taps_count);
+        let b = values(k.channels_out);
+        let input = |v| Input { elements: Elements::F32(v), layout: Layout::contiguous([v.len()]) };
+        let mut inputs = vec![input(&x[..]), input(&w[..])];
+        inputs.extend(k.bias.then(|| input(&b[..])));
+        let mut words = HostWords::default();
+        words.extend(bytemuck::cast_slice::<f32, u32>(&w));
+        let mut outs = [(); 3].map(|()| vec![f32::NAN; k.batch * k.channels_out * plane]);
+        for out in &mut outs {
+            conv(k, &inputs, Some(&words), out, pool, None);
+        }
+        let packed = (cin > 1 || k.channels_out / groups > FEW) && !outs[0].is_empty();
+        assert_eq!(words.packed(&inputs[1].layout, Form::Strips, 0, pool.counters(), |_| {}).is_some(), packed);
+        for (at, results) in outs[0].iter().zip(&outs[2]).enumerate() {
+            let (n, co) = (at / plane / k.channels_out, at / plane % k.channels_out);
+            let group = co / (k.channels_out / groups);
+            let o = [at % plane / (k.output[1] * k.output[2]), at / k.output[2] % k.output[1], at % k.output[2]];
+            let mut expected = if k.bias { b[co] } else { 0.0 };
+            for c in 0..cin {
+                for (t, tap) in taps(window).enumerate() {
+                    let i = [0, 1, 2].map(|a| {
+                        (o[a] * window.stride[a] + tap[a] * window.dilation[a]) as isize - window.before[a] as isize
+                    });
+                    if (0..3).all(|a| i[a] >= 0 && i[a] < k.input[a] as isize) {
+                        let i = i.map(|i| i as usize);
+                        let place = (i[0] * k.input[1] + i[1]) * k.input[2] + i[2];
+                        expected += w[(co * cin + c) * taps_count + t]
+                            * x[(n * k.channels_in + group * cin + c) * source + place];
+                    }
+                }
+            }
+            assert_eq!(results, (&expected, &expected), "{k:?} at {at}");
+        }
+    }
+
+    #[test]
+    fn convolutions_match_the_definition() {
+        let pool = CpuPool::new(3);
+        for (window, input) in windows() {
+            for (groups, channels) in [(1, [3, 5]), (2, [4, 6]), (3, [3, 6]), (1, [2, 65]), (1, [1, 7])] {
+                check(&kernel(window, groups, channels, input, false), &pool);
+            }
+        }
+    }
+
+    #[test]
+    fn large_planes_are_convolved_in_parts() {
+        let window = |stride| Window { size: [1, 3, 3], stride, dilation: [1; 3], before: [0, 1, 0], after: [0, 1, 1] };
+        for (window, input) in [(window([1; 3]), [1, 97, 203]), (window([1, 2, 2]), [1, 300, 260])] {
+            for (groups, channels) in [(2, [2, 2]), (1, [2, 7])] {
+                check(&kernel(window, groups, channels, input, false), &CpuPool::new(2));
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Gathers, and what they share with scatters: how an index read from memory becomes a position.
+
+use core::fmt::Write;
+
+use smallvec::SmallVec;
+
+use crate::ir::{Class, Shape};
+use crate::kernel::wgsl::Builder;
+use crate::kernel::{Caps, GatherElementsKernel, GatherKernel, GatherNdKernel, Launch, Step};
+
+pub(crate) fn gather(step: &Step, kernel: &GatherKernel, caps: &Caps) -> Launch {
+    let count = kernel.outer * kernel.indices * kernel.inner;
+    let mut builder = Builder::new(step);
+    resolve_code(&mut builder, step);
+    let params = &mut builder.params;
+    params.size("n", kernel.n).size("inner", kernel.inner).size("indices", kernel.indices);
+    params.size("first", kernel.first).size("rows", kernel.rows);
+    builder.finish_threads(include_str!("../../../assets/kernels/gather.wgsl"), count, caps)
+}
+
+pub(crate) fn gather_elements(step: &Step, kernel: &GatherElementsKernel, caps: &Caps) -> Launch {
+    let count = kernel.indices.elements();
+    let lines = Lines::new(&kernel.data, &kernel.indices, kernel.axis);
+    let mut builder = Builder::new(step);
+    resolve_code(&mut builder, step);
+
+    let mut body = String::from("fn start_of(element: u32) -> u32 {\n    var rest = element;\n    var at = 0u;\n");
+    for i in (0..lines.rank()).rev() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(body, "    at += rest % params.size{i} * params.step{i};\n    rest /= params.size{i};");
+    }
+    builder.code(&(body + "    return at;\n}"));
+
+    let params = &mut builder.params;
+    params.size("n", lines.data[lines.axis]).size("inner", Lines::inner(&lines.data, lines.axis));
+    for i in 0..lines.rank() {
+        let step = if i == lines.axis { 0 } else { Lines::inner(&lines.data, i) };
+        params.size(&format!("size{i}"), lines.indices[i]).size(&format!("step{i}"), step);
+    }
+    builder.finish_threads(include_str!("../../../assets/kernels/gather_elements.wgsl"), count, caps)
+}
+
+pub(crate) fn gather_nd(step: &Step, kernel: &GatherNdKernel, caps: &Caps) -> Launch {
+    let count = kernel.batch * kernel.tuples * kernel.inner;
+    let mut builder = Builder::new(step);
+    resolve_code(&mut builder, step);
+    slice_code(&mut builder, &kernel.dims);
+    builder.params.size("tuples", kernel.tuples).size("inner", kernel.inner);
+    builder.finish_threads(include_str!("../../../assets/kernels/gather_nd.wgsl"), count, caps)
+}
+
+/// `resolve(i, n)`: index number `i` as a position below `n`, counted from the end if negative, clamped and a fault if out of range.
+pub(crate) fn resolve_code(builder: &mut Builder, step: &Step) {
+    let unsigned = step.inputs.get(1).is_some_and(|index| index.dtype.class() == Class::Uint);
+    let text = if unsigned {
+        "    let index = load_index(params.index_offset + i);
+    return Place(min(index, n - 1u), u32(index >= n));"
+    } else {
+        "    let index = i32(load_index(params.index_offset + i));
+    let position = select(index, index + i32(n), index < 0);
+    return Place(u32(clamp(position, 0, i32(n) - 1)), u32(position < 0 || position >= i32(n)));"
+    };
+    builder.code("struct Place {\n    at: u32,\n    fault: u32,\n}");
+    builder.code(&format!("fn resolve(i: u32, n: u32) -> Place {{\n{text}\n}}"));
+}
+
+/// `slice(batch, tuple)`: the number of the slice that index tuple number `tuple` names in `[batch, dims…]`, and how many of its indices
+/// were out of range. Puts the sizes into the parameters.
+pub(crate) fn slice_code(builder: &mut Builder, dims: &Shape) {
+    let depth = dims.rank();
+    let mut body = String::from("fn slice(batch: u32, tuple: u32) -> Place {\n    var place = Place(batch, 0u);\n");
+    for (i, &n) in dims.iter().enumerate() {
+        builder.params.size(&format!("size{i}"), n);
+        let _ = writeln!(body, "    let index{i} = resolve(tuple * {depth}u + {i}u, params.size{i});");
+        let _ = writeln!(body, "    place.at = place.at * params.size{i} + index{i}.at;");
+        let _ = writeln!(body, "    place.fault += index{i}.fault;");
+    }
+    builder.code(&(body + "    return place;\n}"));
+}
+
+/// The axes of data and indices that are walked together, merged as far as both allow: usually to before, the axis, and after.
+pub(crate) struct Lines {
+    pub data: SmallVec<[usize; 6]>,
+    pub indices: SmallVec<[usize; 6]>,
+    /// The indexed axis among the merged ones.
+    pub axis: usize,
+}
+
+impl Lines {
+    pub fn new(data: &Shape, indices: &Shape, axis: usize) -> Self {
+        let mut lines = Self { data: SmallVec::new(), indices: SmallVec::new(), axis: 0 };
+        for (i, (&d, &n)) in data.iter().zip(indices.iter()).enumerate() {
+            if i == axis {
+                lines.axis = lines.data.len();
+            }
+            // The axis itself and its follower start anew; so does one that indices do not fill.
+            let merges = i > 0 && i != axis && i != axis + 1 && d == n;
+            match (lines.data.last_mut(), lines.indices.last_mut()) {
+                (Some(last_d), Some(last_n)) if merges => {
+                    *last_d *= d;
+                    *last_n *= n;
+                }
+                _ => {
+                    lines.data.push(d);
+                    lines.indices.push(n);
+                }
+            }
+        }
+        // A scalar is one line of one.
+        if lines.data.is_empty() {
+            lines.data.push(1);
+            lines.indices.push(1);
+        }
+        lines
+    }
+
+    pub fn rank(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Elements to step along axis `i` of a contiguous tensor of these sizes.
+    pub fn inner(sizes: &[usize], i: usize) -> usize {
+        sizes.iter().skip(i + 1).product()
+    }
+}

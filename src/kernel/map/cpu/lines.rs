@@ -1,0 +1,64 @@
+//! Tiles as stretches of the iteration space in row-major order.
+
+use smallvec::SmallVec;
+
+use super::split::Chunk;
+use super::{MapInput, MapOutput, MapSource, TILE, Walk};
+use crate::kernel::host::memory::ElementsMut;
+use crate::kernel::host::walk::Cursor;
+
+/// The walk for operands that all move along the last axes together.
+pub(crate) struct Lines<'a> {
+    inputs: &'a [MapInput<'a>],
+    outputs: &'a [MapOutput<'a>],
+    reads: SmallVec<[Cursor; 4]>,
+    writes: SmallVec<[Cursor; 1]>,
+    /// Elements after the tile.
+    left: usize,
+}
+
+impl<'a> Lines<'a> {
+    pub(crate) fn new(chunk: &Chunk, inputs: &'a [MapInput], outputs: &'a [MapOutput]) -> Self {
+        let reads = inputs
+            .iter()
+            .zip(&chunk.input_offsets)
+            .map(|(input, &offset)| Cursor::new(&chunk.shape, &input.strides[chunk.axis..], offset))
+            .collect();
+        let writes = outputs
+            .iter()
+            .zip(&chunk.output_offsets)
+            .map(|(output, &offset)| Cursor::new(&chunk.shape, &output.strides[chunk.axis..], offset))
+            .collect();
+        Self { inputs, outputs, reads, writes, left: chunk.shape.iter().product() }
+    }
+}
+
+impl Walk for Lines<'_> {
+    fn next(&mut self) -> usize {
+        let count = TILE.min(self.left);
+        self.left -= count;
+        count
+    }
+
+    fn load(&mut self, memories: &[ElementsMut], input: usize, tile: &mut [u32]) {
+        match self.inputs[input].source {
+            MapSource::Elements(elements) => {
+                self.reads[input].runs(tile.len(), |at, stride, range| elements.load(at, stride, &mut tile[range]));
+            }
+            MapSource::InPlace(output) => {
+                let memory = memories[self.outputs[output].memory].view();
+                self.writes[output].peek(tile.len(), |at, stride, range| memory.load(at, stride, &mut tile[range]));
+            }
+            MapSource::Iota => self.reads[input].runs(tile.len(), |at, stride, range| {
+                for (i, value) in tile[range].iter_mut().enumerate() {
+                    *value = (at + i as isize * stride) as u32;
+                }
+            }),
+        }
+    }
+
+    fn store(&mut self, memories: &mut [ElementsMut], output: usize, tile: &[u32]) {
+        let memory = &mut memories[self.outputs[output].memory];
+        self.writes[output].runs(tile.len(), |at, stride, range| memory.store(at, stride, &tile[range]));
+    }
+}

@@ -1,0 +1,228 @@
+//! Fused elementwise chains: the program is interpreted over tiles that fit the nearest cache, one plain loop per step and tile.
+
+use smallvec::SmallVec;
+
+use self::blocks::Blocks;
+use self::lines::Lines;
+use self::split::chunks;
+use crate::ir::{Expr, Program, Reg};
+use crate::kernel::MapKernel;
+use crate::kernel::host::CpuPool;
+use crate::kernel::host::memory::{Elements, ElementsMut};
+use crate::kernel::host::scratch::with_scratch;
+
+mod blocks;
+mod lines;
+mod ops;
+mod split;
+
+pub(crate) use self::split::Chunk;
+
+/// Elements per tile. The registers of a typical chain then fit the first-level cache.
+const TILE: usize = 512;
+/// From one buffer to the next: apart by more than a tile, so that equal places of two buffers do not meet in the same line of the cache.
+const PITCH: usize = TILE + 48;
+
+/// Where an input's elements are.
+#[derive(Clone, Copy)]
+pub(crate) enum MapSource<'a> {
+    Elements(Elements<'a>),
+    /// In the memory of an output with the very same layout, so a tile is read before it is overwritten.
+    InPlace(usize),
+    /// The element at a position is the position.
+    Iota,
+}
+
+/// An input over the iteration shape.
+pub(crate) struct MapInput<'a> {
+    pub source: MapSource<'a>,
+    pub strides: &'a [isize],
+    pub offset: isize,
+}
+
+/// An output over the iteration shape, in one of the memories.
+pub(crate) struct MapOutput<'a> {
+    pub memory: usize,
+    pub strides: &'a [isize],
+    pub offset: isize,
+}
+
+/// 32 well-mixed bits of a position and a seed; the WGSL twin has the same lines.
+#[inline(always)]
+pub(crate) fn hash(position: u32, seed: u32) -> u32 {
+    let mut h = position.wrapping_mul(0x9E37_79B1) ^ seed.wrapping_mul(0x85EB_CA77).wrapping_add(0xC2B2_AE3D);
+    h ^= h >> 16;
+    h = h.wrapping_mul(0x7FEB_352D);
+    h ^= h >> 15;
+    h = h.wrapping_mul(0x846C_A68B);
+    h ^ (h >> 16)
+}
+
+/// Runs the kernel. Several outputs may share a memory; then everything runs on this thread.
+pub(crate) fn map(
+    kernel: &MapKernel,
+    inputs: &[MapInput],
+    outputs: &[MapOutput],
+    memories: Vec<ElementsMut>,
+    scalars: &[u32],
+    pool: &CpuPool,
+) {
+    let elements = kernel.shape.elements();
+    if elements == 0 || outputs.is_empty() {
+        return;
+    }
+    let code = Code::new(&kernel.program, inputs);
+    let parts = pool.parts(elements * kernel.program.exprs.len().max(1));
+    let chunks = chunks(&kernel.shape, inputs, outputs, memories, parts);
+    pool.each(chunks, |chunk| code.run(chunk, inputs, outputs, scalars));
+}
+
+/// How the tiles of a chunk lie in its operands.
+trait Walk {
+    /// Moves to the next tile, the first at first, and gives its elements; 0 past the last.
+    fn next(&mut self) -> usize;
+    /// Fills a tile from an input; once for every tile.
+    fn load(&mut self, memories: &[ElementsMut], input: usize, tile: &mut [u32]);
+    /// Writes a tile to an output.
+    fn store(&mut self, memories: &mut [ElementsMut], output: usize, tile: &[u32]);
+}
+
+/// A program with a tile buffer chosen for every register.
+pub(crate) struct Code<'a> {
+    program: &'a Program,
+    /// The buffer of each register; a register that nothing reads has none.
+    buffers: SmallVec<[Option<usize>; 32]>,
+    /// Whether the register is the same for all elements.
+    fixed: SmallVec<[bool; 32]>,
+    count: usize,
+}
+
+impl<'a> Code<'a> {
+    /// Buffers are reused once the last reader of their register is past; those of fixed registers never.
+    pub(crate) fn new(program: &'a Program, inputs: &[MapInput]) -> Self {
+        let n = program.exprs.len();
+        // A walk moves on as it loads.
+        debug_assert!(
+            (0..n).all(
+                |i| !matches!(program.exprs[i], Expr::Input(..)) || !program.exprs[..i].contains(&program.exprs[i])
+            ),
+            "a program loads an input twice"
+        );
+        let mut last: SmallVec<[Option<usize>; 32]> = SmallVec::from_elem(None, n);
+        for (i, expr) in program.exprs.iter().enumerate() {
+            for reg in expr.operands() {
+                last[reg.0 as usize] = Some(i);
+            }
+        }
+        for reg in &program.outputs {
+            last[reg.0 as usize] = Some(n);
+        }
+        let fixed: SmallVec<[bool; 32]> = program
+            .exprs
+            .iter()
+            .map(|expr| match expr {
+                Expr::Scalar(..) | Expr::Const(..) => true,
+                Expr::Input(i, _) => {
+                    let input = &inputs[*i as usize];
+                    input.strides.iter().all(|&s| s == 0) && !matches!(input.source, MapSource::InPlace(_))
+                }
+                _ => false,
+            })
+            .collect();
+        let mut buffers: SmallVec<[Option<usize>; 32]> = SmallVec::from_elem(None, n);
+        let (mut free, mut count) = (SmallVec::<[usize; 32]>::new(), 0);
+        for (i, expr) in program.exprs.iter().enumerate() {
+            if last[i].is_none() {
+                continue;
+            }
+            buffers[i] = if fixed[i] { None } else { free.pop() }.or_else(|| {
+                count += 1;
+                Some(count - 1)
+            });
+            // After choosing, so that a step never writes a buffer it reads.
+            let mut ended: SmallVec<[usize; 4]> = expr.operands().map(|reg| reg.0 as usize).collect();
+            ended.sort_unstable();
+            ended.dedup();
+            free.extend(ended.into_iter().filter(|&r| last[r] == Some(i) && !fixed[r]).filter_map(|r| buffers[r]));
+        }
+        Self { program, buffers, fixed, count }
+    }
+
+    /// All tiles of a chunk.
+    pub(crate) fn run(&self, mut chunk: Chunk, inputs: &[MapInput], outputs: &[MapOutput], scalars: &[u32]) {
+        let mut memories = core::mem::take(&mut chunk.memories);
+        let longest = TILE.min(chunk.shape.iter().product());
+        let (mut lines, mut blocks);
+        let walk: &mut dyn Walk = match Blocks::new(&chunk, inputs, outputs) {
+            Some(walk) => {
+                blocks = walk;
+                &mut blocks
+            }
+            None => {
+                lines = Lines::new(&chunk, inputs, outputs);
+                &mut lines
+            }
+        };
+        with_scratch(self.count * PITCH, |tiles: &mut [u32]| {
+            let mut first = true;
+            loop {
+                let count = walk.next();
+                if count == 0 {
+                    break;
+                }
+                self.compute(first.then_some(longest), count, &memories, walk, tiles, scalars);
+                for (output, reg) in self.program.outputs.iter().enumerate() {
+                    let Some(buffer) = self.buffers[reg.0 as usize] else { continue };
+                    walk.store(&mut memories, output, &tiles[buffer * PITCH..][..count]);
+                }
+                first = false;
+            }
+        });
+    }
+
+    /// All registers of one tile of `count` elements. `longest` is what a tile has at most, for the first of them.
+    fn compute(
+        &self,
+        longest: Option<usize>,
+        count: usize,
+        memories: &[ElementsMut],
+        walk: &mut dyn Walk,
+        tiles: &mut [u32],
+        scalars: &[u32],
+    ) {
+        for (i, expr) in self.program.exprs.iter().enumerate() {
+            let Some(buffer) = self.buffers[i] else { continue };
+            // A fixed register fills its tile once.
+            let length = match longest {
+                Some(longest) if self.fixed[i] => longest,
+                None if self.fixed[i] => continue,
+                _ => count,
+            };
+            let (before, rest) = tiles.split_at_mut(buffer * PITCH);
+            let (tile, after) = rest.split_at_mut(PITCH);
+            let tile = &mut tile[..length];
+            match *expr {
+                Expr::Const(bits, _) => tile.fill(bits),
+                Expr::Scalar(s, _) => tile.fill(scalars[s as usize]),
+                Expr::Input(input, _) if self.fixed[i] => {
+                    walk.load(memories, input as usize, &mut tile[..1]);
+                    let value = tile[0];
+                    tile.fill(value);
+                }
+                Expr::Input(input, _) => walk.load(memories, input as usize, tile),
+                _ => {
+                    let (before, after) = (&*before, &*after);
+                    let operand = |reg: Reg| match self.buffers[reg.0 as usize] {
+                        Some(b) if b < buffer => &before[b * PITCH..][..count],
+                        Some(b) => &after[(b - buffer - 1) * PITCH..][..count],
+                        None => &[],
+                    };
+                    ops::step(self.program, expr, operand, tile);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,309 @@
+//! Pooling of planes.
+
+use bytemuck::cast_slice_mut;
+
+use crate::error::RunError;
+use crate::ir::{Class, Node, PoolKind, Window};
+use crate::kernel::conv::cpu::{place, taps, valid};
+use crate::kernel::conv::wgsl::window_params;
+use crate::kernel::host::memory::Input;
+use crate::kernel::host::number::{Number, with_class};
+use crate::kernel::host::{CpuCall, CpuPool, Values};
+use crate::kernel::reduce::wgsl::beats_code;
+use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, all_inputs, names, product, spatial};
+use crate::kernel::split::{InParts, Levels, Part, by_rows};
+use crate::kernel::wgsl::Builder;
+use crate::kernel::{Caps, Launch, Step, Variants, wgsl_type};
+
+/// Each plane of `[planes, in…]` → `[planes, out…]`. A window wholly outside the input gives 0 (average) or the lowest value (max).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PoolKernel {
+    pub kind: PoolKind,
+    pub class: Class,
+    pub window: Window,
+    pub planes: usize,
+    pub input: [usize; 3],
+    pub output: [usize; 3],
+}
+
+impl PoolKernel {
+    pub(crate) fn describe(node: &Node, inputs: &mut Inputs, &kind: &PoolKind, &window: &Window) -> Self {
+        let (x, shape) = (&inputs[0], &inputs[0].layout.shape);
+        Self {
+            kind,
+            class: x.dtype.class(),
+            window,
+            planes: shape[0] * shape[1],
+            input: spatial(shape),
+            output: spatial(&node.shape),
+        }
+    }
+}
+
+impl KernelSpec for PoolKernel {
+    fn name(&self) -> &'static str {
+        "pool"
+    }
+
+    fn input_names(&self) -> InputNames {
+        names(&["x"], &[])
+    }
+
+    fn need(_input: usize) -> Need {
+        Need::Contiguous
+    }
+
+    fn fusing(&self) -> Fusing {
+        let each = product(&self.window.size).div_ceil(product(&self.window.stride)).max(1);
+        Fusing::both(each, self.planes * product(&self.output))
+    }
+
+    fn counts_faults(&self) -> bool {
+        false
+    }
+
+    fn writes_all(&self) -> bool {
+        true
+    }
+
+    fn flops(&self) -> usize {
+        self.planes * product(&self.output) * product(&self.window.size)
+    }
+
+    fn bytes_read(&self, step: &Step) -> usize {
+        all_inputs(step)
+    }
+
+    fn halves(&self, step: &Step) -> Vec<[Part; 2]> {
+        by_rows(step, self.planes, product(&self.input), product(&self.output), |planes| Self {
+            planes,
+            ..self.clone()
+        })
+    }
+
+    fn in_parts(&self, _step: &Step, _fits: bool) -> InParts {
+        InParts::Whole
+    }
+
+    fn levels(&self) -> Option<Levels> {
+        None
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes::new()
+    }
+
+    fn forms(&self, _caps: &Caps) -> Variants {
+        Variants::new()
+    }
+
+    fn wgsl(&self, step: &Step, caps: &Caps) -> Option<Launch> {
+        Some(lower(step, self, caps))
+    }
+
+    fn run(&self, call: &mut CpuCall) -> Result<u32, RunError> {
+        let Values { inputs, out, pool, .. } = call.values();
+        self::pool(self, inputs, out, pool);
+        Ok(0)
+    }
+}
+
+/// The position of the maximum of a window wholly outside the input is 0. A NaN is above every number, so it wins, as in `max`.
+pub(crate) fn lower(step: &Step, kernel: &PoolKernel, caps: &Caps) -> Launch {
+    let count = kernel.planes * kernel.output.iter().product::<usize>();
+    let mut builder = Builder::new(step);
+    builder.alias("T", wgsl_type(kernel.class));
+    beats_code(&mut builder, ">", kernel.class);
+    builder.code(match kernel.kind {
+        PoolKind::Max => "fn result(state: State) -> T { return state.best; }",
+        PoolKind::ArgMax => "fn result(state: State) -> i32 { return i32(state.place); }",
+        PoolKind::Average { include_pad: true } => {
+            "fn result(state: State) -> T { return state.sum / T(max(state.padded, 1u)); }"
+        }
+        PoolKind::Average { include_pad: false } => {
+            "fn result(state: State) -> T { return state.sum / T(max(state.inside, 1u)); }"
+        }
+    });
+    let params = &mut builder.params;
+    // As a parameter, since WGSL has no way to write an infinity.
+    match kernel.class {
+        Class::Float => params.float("lowest", f32::NEG_INFINITY),
+        Class::Int => params.signed("lowest", i32::MIN as isize),
+        Class::Uint => params.size("lowest", 0),
+    };
+    window_params(params, &kernel.window, kernel.input, kernel.output);
+    for (axis, name) in ["padded_d", "padded_h", "padded_w"].into_iter().enumerate() {
+        params.size(name, kernel.window.before[axis] + kernel.input[axis] + kernel.window.after[axis]);
+    }
+    builder.finish_threads(include_str!("../../assets/kernels/pool.wgsl"), count, caps)
+}
+
+/// The twin. Input: x. A window wholly outside gives position 0.
+pub(crate) fn pool(kernel: &PoolKernel, inputs: &[Input], out: &mut [u32], pool: &CpuPool) {
+    let [x] = inputs else { return };
+    let plane: usize = kernel.output.iter().product();
+    let source: usize = kernel.input.iter().product();
+    let cost = plane * kernel.window.size.iter().product::<usize>();
+    with_class!(kernel.class, T => {
+        let x = x.contiguous::<T>(pool);
+        let plane_of = |index: usize| &x[index * source..][..source];
+        match kernel.kind {
+            PoolKind::ArgMax => pool.each_unit(cast_slice_mut::<_, i32>(out), plane, cost, |first, out| {
+                let mut best = vec![T::LOWEST; plane];
+                for (i, out) in out.chunks_mut(plane).enumerate() {
+                    // Minus one until something is seen.
+                    out.fill(-1);
+                    let x = plane_of(first + i);
+                    each_tap(kernel, |to, from| {
+                        if out[to] < 0 || x[from] > best[to] || (x[from].is_nan() && !best[to].is_nan()) {
+                            (best[to], out[to]) = (x[from], from as i32);
+                        }
+                    });
+                    out.iter_mut().for_each(|o| *o = (*o).max(0));
+                }
+            }),
+            PoolKind::Max => pool.each_unit(cast_slice_mut::<_, T>(out), plane, cost, |first, out| {
+                for (i, out) in out.chunks_mut(plane).enumerate() {
+                    let x = plane_of(first + i);
+                    out.fill(T::LOWEST);
+                    each_tap(kernel, |to, from| out[to] = out[to].larger(x[from]));
+                }
+            }),
+            PoolKind::Average { include_pad } => {
+                let counts = counts(kernel, include_pad);
+                pool.each_unit(cast_slice_mut::<_, T>(out), plane, cost, |first, out| {
+                    for (i, out) in out.chunks_mut(plane).enumerate() {
+                        let x = plane_of(first + i);
+                        out.fill(T::ZERO);
+                        each_tap(kernel, |to, from| out[to] = out[to].add(x[from]));
+                        out.iter_mut().zip(&counts).for_each(|(o, &count)| *o = o.div_count(count));
+                    }
+                });
+            }
+        }
+    });
+}
+
+/// Every pair of an output position and an input position under its window, in the plane; a window's places come in row-major order.
+#[inline(always)]
+fn each_tap(kernel: &PoolKernel, mut work: impl FnMut(usize, usize)) {
+    let window = &kernel.window;
+    for tap in taps(window) {
+        let [deep, high, wide] =
+            [0, 1, 2].map(|axis| valid(window, axis, tap[axis], kernel.output[axis], kernel.input[axis]));
+        if wide.is_empty() {
+            continue;
+        }
+        for d in deep {
+            for h in high.clone() {
+                let line = place(window, 0, tap[0], d) * kernel.input[1] + place(window, 1, tap[1], h);
+                let mut from = line * kernel.input[2] + place(window, 2, tap[2], wide.start);
+                let to = (d * kernel.output[1] + h) * kernel.output[2];
+                for w in wide.clone() {
+                    work(to + w, from);
+                    from += window.stride[2];
+                }
+            }
+        }
+    }
+}
+
+/// What each output position divides by: its taps inside the input, or inside the padded input. At least 1.
+fn counts(kernel: &PoolKernel, include_pad: bool) -> Vec<usize> {
+    let window = &kernel.window;
+    let axis_counts = [0, 1, 2].map(|a| {
+        let count = |o: usize| {
+            let inside = |tap: &usize| {
+                let at = o * window.stride[a] + tap * window.dilation[a];
+                if include_pad {
+                    at < window.before[a] + kernel.input[a] + window.after[a]
+                } else {
+                    (window.before[a]..window.before[a] + kernel.input[a]).contains(&at)
+                }
+            };
+            (0..window.size[a]).filter(inside).count()
+        };
+        (0..kernel.output[a]).map(count).collect::<Vec<_>>()
+    });
+    let [deep, high, wide] = &axis_counts;
+    let lines = deep.iter().flat_map(|d| high.iter().map(move |h| d * h));
+    lines.flat_map(|line| wide.iter().map(move |w| (line * w).max(1))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::{Class, Layout, Window};
+    use crate::kernel::conv::cpu::tests::windows;
+    use crate::kernel::host::memory::Elements;
+
+    fn run(kernel: &PoolKernel, x: &[f32]) -> Vec<u32> {
+        let mut out = vec![0; kernel.planes * kernel.output.iter().product::<usize>()];
+        let input = Input { elements: Elements::F32(x), layout: Layout::contiguous([x.len()]) };
+        pool(kernel, &[input], &mut out, &CpuPool::new(2));
+        out
+    }
+
+    #[test]
+    fn pools_match_the_definition() {
+        for (window, input) in windows() {
+            // One more than fits, as ceil mode asks.
+            let output = [0, 1, 2].map(|a| {
+                let reach = (window.size[a] - 1) * window.dilation[a] + 1;
+                (input[a] + window.before[a] + window.after[a] - reach).div_ceil(window.stride[a]) + 1
+            });
+            for kind in [
+                PoolKind::Max,
+                PoolKind::ArgMax,
+                PoolKind::Average { include_pad: false },
+                PoolKind::Average { include_pad: true },
+            ] {
+                let (source, plane): (usize, usize) = (input.iter().product(), output.iter().product());
+                let x: Vec<f32> = (0..7 * source).map(|i| (i * 31 % 19) as f32 - 9.0).collect();
+                let kernel = PoolKernel { kind, class: Class::Float, window, planes: 7, input, output };
+                for (at, bits) in run(&kernel, &x).into_iter().enumerate() {
+                    let o = [at % plane / (output[1] * output[2]), at / output[2] % output[1], at % output[2]];
+                    let (mut seen, mut padded) = (Vec::new(), 0);
+                    for tap in taps(&window) {
+                        let i = [0, 1, 2].map(|a| o[a] * window.stride[a] + tap[a] * window.dilation[a]);
+                        padded += usize::from((0..3).all(|a| i[a] < window.before[a] + input[a] + window.after[a]));
+                        if (0..3).all(|a| (window.before[a]..window.before[a] + input[a]).contains(&i[a])) {
+                            let i = [0, 1, 2].map(|a| i[a] - window.before[a]);
+                            seen.push((i[0] * input[1] + i[1]) * input[2] + i[2]);
+                        }
+                    }
+                    let of = |p: &usize| x[at / plane * source + p];
+                    let max = seen.iter().map(of).fold(f32::NEG_INFINITY, f32::max);
+                    let sum: f32 = seen.iter().map(of).sum();
+                    let got = f32::from_bits(bits);
+                    match kind {
+                        PoolKind::Max => assert_eq!(got, max),
+                        PoolKind::ArgMax => {
+                            let first = seen.iter().copied().find(|p| of(p) == max).unwrap_or(0);
+                            assert_eq!(bits as usize, first, "{kernel:?} at {at}");
+                        }
+                        PoolKind::Average { include_pad: true } => assert_eq!(got, sum / padded.max(1) as f32),
+                        PoolKind::Average { .. } => assert_eq!(got, sum / seen.len().max(1) as f32),
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nan_wins() {
+        let window = Window { size: [1, 1, 3], stride: [1; 3], dilation: [1; 3], before: [0; 3], after: [0; 3] };
+        let mut kernel = PoolKernel {
+            kind: PoolKind::Max,
+            class: Class::Float,
+            window,
+            planes: 1,
+            input: [1, 1, 3],
+            output: [1; 3],
+        };
+        let x = [1.0, f32::NAN, 5.0];
+        assert!(f32::from_bits(run(&kernel, &x)[0]).is_nan());
+        kernel.kind = PoolKind::ArgMax;
+        assert_eq!(run(&kernel, &x), [1]);
+    }
+}

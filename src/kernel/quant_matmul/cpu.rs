@@ -1,0 +1,315 @@
+//! Matrix products with quantised weights. Very few rows are multiplied with the quants directly. For some, a few rows of the weights at a time are widened
+//! and stay in the nearest cache while all rows are multiplied with them; for many, strips of the weights are widened into a buffer that fits the
+//! second-level cache and go to `gemm`.
+
+use std::borrow::Cow;
+
+use pulp::{Simd, WithSimd};
+
+use crate::ir::BlockFormat;
+use crate::kernel::QuantMatMulKernel;
+use crate::kernel::host::CpuPool;
+use crate::kernel::host::memory::{Elements, Input};
+use crate::kernel::host::scratch::with_scratch;
+use crate::kernel::host::simd::{vectorised, with_vectors};
+use crate::kernel::matmul::gemm::{Matrix, gemm};
+
+/// Rows that are multiplied directly: widening the weights would cost more than it saves.
+const FEW: usize = 3;
+/// Rows up to which a few rows of the weights are widened at a time.
+const SOME: usize = 64;
+/// Rows of the weights that are widened then.
+const WIDE: usize = 4;
+/// Bytes of widened weights at a time; half of a usual second-level cache.
+const PANEL: usize = 1 << 17;
+
+/// Weights `[n, k]` that begin at row 0.
+#[derive(Clone, Copy)]
+enum Weights<'a> {
+    Blocks { format: BlockFormat, words: &'a [u32], first: usize },
+    Bytes(&'a [i8]),
+}
+
+impl Weights<'_> {
+    /// Widens a row.
+    #[inline(always)]
+    fn row(self, row: usize, out: &mut [f32]) {
+        match self {
+            Self::Blocks { format, words, first } => {
+                let start = first + row * (out.len() / format.elements);
+                for (i, out) in out.chunks_exact_mut(format.elements).enumerate() {
+                    format.dequantize(words, start + i, out);
+                }
+            }
+            Self::Bytes(values) => {
+                let start = row * out.len();
+                for (out, &v) in out.iter_mut().zip(&values[start..]) {
+                    *out = f32::from(v);
+                }
+            }
+        }
+    }
+
+    /// The product of a row with `x`, of the row's length.
+    #[inline(always)]
+    fn dot(self, row: usize, x: &[f32]) -> f32 {
+        match self {
+            Self::Blocks { format, words, first } => {
+                let start = first + row * (x.len() / format.elements);
+                let blocks = x.chunks_exact(format.elements).enumerate();
+                let mut sum = 0.0;
+                for (i, x) in blocks {
+                    let quants = format.quants(words, start + i);
+                    let part = if format.bits == 8 {
+                        dot_bytes(bytemuck::cast_slice(quants), x)
+                    } else {
+                        dot_halves(quants, x)
+                    };
+                    sum += part * format.scale(words, start + i).to_f32();
+                }
+                sum
+            }
+            Self::Bytes(values) => dot_bytes(&values[row * x.len()..(row + 1) * x.len()], x),
+        }
+    }
+}
+
+/// Sums that go on side by side, so that the compiler can use vectors.
+const LANES: usize = 16;
+
+#[inline(always)]
+fn dot_bytes(quants: &[i8], x: &[f32]) -> f32 {
+    let mut sums = [0f32; LANES];
+    let (mut q, mut v) = (quants.chunks_exact(LANES), x.chunks_exact(LANES));
+    for (q, v) in (&mut q).zip(&mut v) {
+        for ((sum, &q), &v) in sums.iter_mut().zip(q).zip(v) {
+            *sum += f32::from(q) * v;
+        }
+    }
+    let rest: f32 = q.remainder().iter().zip(v.remainder()).map(|(&q, &v)| f32::from(q) * v).sum();
+    sums.iter().sum::<f32>() + rest
+}
+
+#[inline(always)]
+fn dot_halves(quants: &[u8], x: &[f32]) -> f32 {
+    let (low, high) = x.split_at(quants.len());
+    let mut sums = [0f32; LANES];
+    for ((q, low), high) in quants.chunks_exact(LANES).zip(low.chunks_exact(LANES)).zip(high.chunks_exact(LANES)) {
+        for (((sum, &q), &low), &high) in sums.iter_mut().zip(q).zip(low).zip(high) {
+            *sum += (i32::from(q & 15) - 8) as f32 * low + (i32::from(q >> 4) - 8) as f32 * high;
+        }
+    }
+    sums.iter().sum()
+}
+
+/// The twin. Inputs: x, weight.
+pub(crate) fn quant_matmul(kernel: &QuantMatMulKernel, inputs: &[Input], out: &mut [f32], pool: &CpuPool) {
+    let [x, weight] = inputs else { return };
+    let (m, n, k) = (kernel.m, kernel.n, kernel.k);
+    if out.is_empty() {
+        return;
+    }
+    let offset = weight.layout.offset;
+    let weights = match weight.elements {
+        Elements::Blocks(format, words) => Weights::Blocks { format, words, first: offset / format.elements },
+        Elements::I8(values) => Weights::Bytes(&values[offset..]),
+        // The planner gives no others.
+        _ => return,
+    };
+    let x: Cow<[f32]> = x.contiguous(pool);
+    if m <= FEW {
+        for (row, x) in out.chunks_mut(n).zip(x.chunks(k)) {
+            pool.each_unit(row, 1, k / 2, |first, cells| {
+                vectorised(
+                    #[inline(always)]
+                    || {
+                        for (j, cell) in cells.iter_mut().enumerate() {
+                            *cell = weights.dot(first + j, x);
+                        }
+                    },
+                );
+            });
+        }
+        return;
+    }
+    // A multiplication and an addition count half, because many are done at once.
+    let width = n.div_ceil(pool.parts(m * n * k / 8)).next_multiple_of(WIDE);
+    let mut strips: Vec<(usize, Vec<&mut [f32]>)> = (0..n.div_ceil(width)).map(|i| (i * width, Vec::new())).collect();
+    for row in out.chunks_mut(n) {
+        strips.iter_mut().zip(row.chunks_mut(width)).for_each(|(strip, cells)| strip.1.push(cells));
+    }
+    pool.each(strips, |(first, mut rows)| match m {
+        0..=SOME => dots(kernel, weights, &x, first, &mut rows),
+        _ => panels(kernel, weights, &x, first, &mut rows),
+    });
+}
+
+/// Widens rows of the weights from `first` on.
+fn widen(weights: Weights, k: usize, first: usize, out: &mut [f32]) {
+    vectorised(
+        #[inline(always)]
+        || {
+            for (j, row) in out.chunks_exact_mut(k).enumerate() {
+                weights.row(first + j, row);
+            }
+        },
+    );
+}
+
+/// The columns of `rows`, of which the first is column `first`, as sums along the rows of the weights.
+fn dots(kernel: &QuantMatMulKernel, weights: Weights, x: &[f32], first: usize, rows: &mut [&mut [f32]]) {
+    let (m, k) = (kernel.m, kernel.k);
+    let width = rows.first().map_or(0, |row| row.len());
+    with_scratch(WIDE * (k + m), |buffer: &mut [f32]| {
+        let (wide, sums) = buffer.split_at_mut(WIDE * k);
+        for start in (0..width).step_by(WIDE) {
+            let columns = WIDE.min(width - start);
+            widen(weights, k, first + start, &mut wide[..columns * k]);
+            // Of rows past the last nobody looks at the sums.
+            with_vectors(Dots { wide, x, k, sums });
+            for (row, sums) in rows.iter_mut().zip(sums.as_chunks::<WIDE>().0) {
+                row[start..start + columns].copy_from_slice(&sums[..columns]);
+            }
+        }
+    });
+}
+
+/// Sums of the products of every row of `x` with [`WIDE`] rows, all `k` long.
+struct Dots<'a> {
+    wide: &'a [f32],
+    x: &'a [f32],
+    k: usize,
+    sums: &'a mut [f32],
+}
+
+impl WithSimd for Dots<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // Two rows at a time fill the registers.
+        for (x, sums) in self.x.chunks(2 * self.k).zip(self.sums.chunks_mut(2 * WIDE)) {
+            if x.len() == 2 * self.k {
+                dot_rows::<S, 2>(simd, self.wide, x, self.k, sums);
+            } else {
+                dot_rows::<S, 1>(simd, self.wide, x, self.k, sums);
+            }
+        }
+    }
+}
+
+/// The products of `M` rows of `x`.
+#[inline(always)]
+fn dot_rows<S: Simd, const M: usize>(simd: S, wide: &[f32], x: &[f32], k: usize, out: &mut [f32]) {
+    let whole = k / S::F32_LANES;
+    let (mut rows, mut xs) = ([&[][..]; WIDE], [&[][..]; M]);
+    for (r, row) in rows.iter_mut().enumerate() {
+        *row = &S::as_simd_f32s(&wide[r * k..][..k]).0[..whole];
+    }
+    for (i, row) in xs.iter_mut().enumerate() {
+        *row = &S::as_simd_f32s(&x[i * k..][..k]).0[..whole];
+    }
+    let mut sums = [[simd.splat_f32s(0.0); WIDE]; M];
+    for p in 0..whole {
+        for i in 0..M {
+            let x = xs[i][p];
+            for r in 0..WIDE {
+                sums[i][r] = simd.mul_add_e_f32s(x, rows[r][p], sums[i][r]);
+            }
+        }
+    }
+    for i in 0..M {
+        for r in 0..WIDE {
+            let mut sum = simd.reduce_sum_f32s(sums[i][r]);
+            for p in whole * S::F32_LANES..k {
+                sum += x[i * k + p] * wide[r * k + p];
+            }
+            out[i * WIDE + r] = sum;
+        }
+    }
+}
+
+/// The columns of `rows`, of which the first is column `first`, by way of widened weights.
+fn panels(kernel: &QuantMatMulKernel, weights: Weights, x: &[f32], first: usize, rows: &mut [&mut [f32]]) {
+    let (m, k) = (kernel.m, kernel.k);
+    let width = rows.first().map_or(0, |row| row.len());
+    let step = (PANEL / 4 / k).clamp(8, 128).min(width);
+    with_scratch(step * (k + m), |buffer: &mut [f32]| {
+        let (wide, block) = buffer.split_at_mut(step * k);
+        for start in (0..width).step_by(step) {
+            let columns = step.min(width - start);
+            let wide = &mut wide[..columns * k];
+            widen(weights, k, first + start, wide);
+            let a = Matrix { data: x, offset: 0, row: k as isize, column: 1 };
+            let b = Matrix { data: wide, offset: 0, row: 1, column: k as isize };
+            gemm([m, columns, k], &mut block[..m * columns], columns, false, a, b);
+            for (row, cells) in rows.iter_mut().zip(block.chunks(columns)) {
+                row[start..start + columns].copy_from_slice(cells);
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::{DType, Layout};
+
+    #[test]
+    fn products_match_widened_weights_at_awkward_sizes() {
+        let pool = CpuPool::new(3);
+        let noise =
+            |count: usize, seed: usize| -> Vec<f32> { (0..count).map(|i| ((i * 37 + seed) as f32).sin()).collect() };
+        for dtype in DType::QUANTIZED {
+            let format = dtype.block_format().expect("a quantised type");
+            for (m, n, k) in [(1, 1, 1), (1, 65, 3), (2, 3, 5), (3, 63, 2), (7, 65, 1), (33, 300, 4), (70, 37, 3)] {
+                let k = k * format.elements;
+                // One row before, so that the weights begin inside a group.
+                let (x, values) = (noise(m * k, 1), noise((n + 1) * k, 2));
+                let words = format.pack(&values);
+                let mut wide = vec![0f32; (n + 1) * k];
+                for (block, out) in wide.chunks_exact_mut(format.elements).enumerate() {
+                    format.dequantize(&words, block, out);
+                }
+                let inputs = [
+                    Input { elements: Elements::F32(&x), layout: Layout::contiguous([m, k]) },
+                    Input {
+                        elements: Elements::Blocks(format, &words),
+                        layout: Layout { offset: k, ..Layout::contiguous([n, k]) },
+                    },
+                ];
+                let mut out = vec![f32::NAN; m * n];
+                quant_matmul(&QuantMatMulKernel { weight: dtype, m, n, k }, &inputs, &mut out, &pool);
+                for (at, &got) in out.iter().enumerate() {
+                    let (i, j) = (at / n, at % n);
+                    let pairs = x[i * k..(i + 1) * k].iter().zip(&wide[(j + 1) * k..(j + 2) * k]);
+                    let want: f64 = pairs.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
+                    assert!(
+                        (f64::from(got) - want).abs() <= 1e-5 * want.abs().max(1.0),
+                        "{dtype} {m}×{n}×{k}: {i}, {j} is {got}, not {want}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_are_widened_as_they_are() {
+        let (m, n, k) = (5, 9, 12);
+        let x: Vec<f32> = (0..m * k).map(|i| (i % 7) as f32 - 3.0).collect();
+        let w: Vec<i8> = (0..n * k + 4).map(|i| (i * 29 % 251) as u8 as i8).collect();
+        for m in [1, m] {
+            let inputs = [
+                Input { elements: Elements::F32(&x), layout: Layout::contiguous([m, k]) },
+                Input { elements: Elements::I8(&w), layout: Layout { offset: 4, ..Layout::contiguous([n, k]) } },
+            ];
+            let mut out = vec![0f32; m * n];
+            quant_matmul(&QuantMatMulKernel { weight: DType::I8, m, n, k }, &inputs, &mut out, &CpuPool::new(1));
+            for (at, &got) in out.iter().enumerate() {
+                let (i, j) = (at / n, at % n);
+                let want: f32 = (0..k).map(|p| x[i * k + p] * f32::from(w[4 + j * k + p])).sum();
+                assert_eq!(got, want, "{i}, {j}");
+            }
+        }
+    }
+}
