@@ -227,3 +227,37 @@ fn remove_name(entity: Entity, query: Query<(&TensorOf, &Name)>, mut names: ResM
         names.remove(of.0, name, entity);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bevy::ecs::reflect::{ReflectComponent, ReflectResource};
+    use bevy::reflect::TypePath;
+
+    use super::*;
+
+    #[test]
+    fn a_world_inspector_finds_the_components_and_resources() {
+        let mut app = App::new();
+        app.add_plugins(plugin);
+        let registry = app.world().resource::<AppTypeRegistry>().read();
+        for path in [
+            Tensor::type_path(),
+            TensorModel::type_path(),
+            TensorOf::type_path(),
+            ModelTensors::type_path(),
+            ModelBackend::type_path(),
+        ] {
+            let registration = registry.get_with_type_path(path);
+            assert!(registration.is_some_and(|found| found.data::<ReflectComponent>().is_some()), "{path}");
+        }
+        let support = registry.get_with_type_path(TensorSupport::type_path());
+        assert!(support.is_some_and(|found| found.data::<ReflectResource>().is_some()));
+    }
+
+    #[test]
+    fn a_reflected_tensor_shows_its_shape_and_type() {
+        let tensor = Tensor::zeros([2, 3], crate::ir::DType::F16).unwrap();
+        let text = format!("{:?}", tensor.as_partial_reflect());
+        assert!(text.starts_with("Tensor { shape: [2, 3], dtype: F16"), "{text}");
+    }
+}
