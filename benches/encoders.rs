@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 
 use bevy::ecs::system::RunSystemOnce;
 use bevy::prelude::*;
+use bevy_tensor_compute::formats::SafetensorsFile;
 use bevy_tensor_compute::nn::Weights;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{NameError, SafetensorsFile};
+use bevy_tensor_compute::tensor::NameError;
 use common::Rig;
 use engine::encoders::{TextEncoder, VisionEncoder};
 use engine::tokens::Tokens;

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use bevy::prelude::*;
 use bevy_egui::egui;
+use bevy_tensor_compute::figures::{KernelTiming, TimingStats};
 use bevy_tensor_compute::inspector::{
     InspectorPanel, InspectorSnapshot, InspectorState, TensorInspector, inspector_window,
 };
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{KernelTiming, TimingStats};
 use common::Rig;
 
 const TENSORS: usize = 1_000;

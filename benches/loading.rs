@@ -7,8 +7,8 @@ mod common;
 use std::time::Instant;
 
 use bevy::prelude::*;
+use bevy_tensor_compute::formats::{TensorWeights, WeightsReady};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{TensorWeights, WeightsReady};
 use common::{BACKENDS, Faults, Rig};
 
 const FILES: [&str; 2] = ["models/minilm.safetensors", "models/efficientnet.safetensors"];

@@ -9,8 +9,9 @@ mod common;
 use std::time::{Duration, Instant};
 
 use bevy::prelude::*;
+use bevy_tensor_compute::PipelineSettings;
+use bevy_tensor_compute::pipelines::{WarmUpState, WarmUpStatus};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{PipelineSettings, WarmUpState, WarmUpStatus};
 use common::Rig;
 
 const LAYERS: usize = 12;

@@ -8,7 +8,8 @@ use bevy::render::view::screenshot::{Screenshot, save_to_disk};
 use bevy_tensor_compute::inspector::{
     InspectorAction, InspectorActions, InspectorPanel, InspectorState, InspectorTheme, TensorInspector,
 };
-use bevy_tensor_compute::{TensorPipelines, prelude::*};
+use bevy_tensor_compute::pipelines::TensorPipelines;
+use bevy_tensor_compute::prelude::*;
 
 /// Cubes along a side.
 const SIDE: usize = 16;
@@ -26,7 +27,7 @@ fn main() -> AppExit {
         .add_systems(Startup, spawn_models)
         .add_systems(Update, (think, look))
         .add_observer(answer);
-    if bevy_tensor_compute::has_adapter() && bevy_tensor_compute::has_display() {
+    if bevy_tensor_compute::support::has_adapter() && bevy_tensor_compute::support::has_display() {
         let theme = if asked.light { InspectorTheme::Light } else { InspectorTheme::Dark };
         app.add_plugins(TensorInspectorPlugin { open: true, theme, ..default() })
             .add_systems(Startup, spawn_scene)

@@ -16,27 +16,76 @@
 
 mod cpu;
 mod disk;
-mod error;
+pub mod error;
 mod extract;
-mod figures;
-mod formats;
+pub mod figures;
+pub mod formats;
 mod gpu;
-mod image;
+pub mod image;
 #[cfg(feature = "inspector")]
 pub mod inspector;
 mod ir;
 mod kernel;
 mod mailbox;
-mod memory;
+pub mod memory;
 pub mod nn;
-mod pipelines;
-mod plan;
+pub mod pipelines;
+pub mod plan;
 mod plugin;
-mod readback;
+pub mod readback;
 mod record;
-mod reports;
-mod support;
-mod tensor;
+pub mod reports;
+pub mod support;
+pub mod tensor;
+
+#[cfg(feature = "inspector")]
+pub use inspector::TensorInspectorPlugin;
+pub use plugin::{PipelineSettings, TensorComputePlugin, TensorSystems};
+
+/// Recording: the system parameter [`TensorCommands`](ops::TensorCommands), its operands and the settings of its ops.
+pub mod ops {
+    pub use crate::ir::{BinaryOp, UnaryOp};
+    pub use crate::record::{
+        AttentionSettings, Axes, ConvSettings, ConvTransposeSettings, CumsumSettings, DepthOrder, KernelInputs, LAST,
+        OptionalOperand, PadMode, Padding, PoolSettings, ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings,
+        ResizeTo, RopeLayout, RopeSettings, ScatterMode, TensorAxis, TensorCommands, TensorExpression, TensorOperand,
+        TensorValue,
+    };
+}
+
+/// Custom kernels: WGSL of your own, registered with [`TensorKernels`](kernels::TensorKernels).
+pub mod kernels {
+    pub use crate::ir::{CpuKernelCall, Dispatch, OutputShape};
+    pub use crate::kernel::custom::{
+        CpuElement, CustomKernel, KernelNumber, ParamValue, RegisterTensorKernel, TensorKernel, TensorKernels,
+    };
+}
+
+/// Everything most apps use.
+pub mod prelude {
+    pub use crate::error::{OpError, OpResult, ReadError, TensorError, TensorFault};
+    pub use crate::figures::TensorDiagnostics;
+    pub use crate::formats::{LoadWeights, TensorFiles, WeightsProgress, WeightsReady};
+    pub use crate::image::{ImageFromTensor, ImageSettings, TensorFromImage};
+    pub use crate::kernels::{CustomKernel, Dispatch, OutputShape, RegisterTensorKernel, TensorKernel, TensorKernels};
+    pub use crate::memory::{MemorySettings, Pinned, TensorLost, TensorMemory};
+    pub use crate::ops::{
+        AttentionSettings, Axes, ConvSettings, ConvTransposeSettings, CumsumSettings, DepthOrder, LAST,
+        OptionalOperand, PadMode, Padding, PoolSettings, ResizeMode, ResizeSettings, ResizeTo, RopeLayout,
+        RopeSettings, ScatterMode, TensorAxis, TensorCommands, TensorExpression, TensorOperand, TensorValue,
+    };
+    pub use crate::pipelines::{TensorPipelines, WarmUpStatus, warmed_up};
+    pub use crate::readback::{TensorReady, TensorReceiver};
+    pub use crate::reports::TensorMonitor;
+    pub use crate::support::{AnywherePlugins, Backend, BackendChoice, ModelBackend, TensorSupport};
+    pub use crate::tensor::{
+        DType, Shape, Tensor, TensorData, TensorModel, TensorModels, TensorOf, TensorSpawnExt, Truth,
+    };
+    pub use crate::{PipelineSettings, TensorComputePlugin, TensorSystems};
+
+    #[cfg(feature = "inspector")]
+    pub use crate::TensorInspectorPlugin;
+}
 
 /// The code on the pages under `docs/`.
 #[cfg(doctest)]
@@ -49,70 +98,6 @@ mod pages {
     struct Memory;
     #[doc = include_str!("../docs/models.md")]
     struct Models;
-}
-
-pub use error::{ImageError, TensorFault};
-pub use error::{KernelError, MemoryHolder, OpError, OpResult, OperandInfo, ReadError, RunError, TensorError};
-pub use figures::{
-    FrameTimeline, KernelTiming, LaunchSpan, ModelTiming, OpTiming, TensorDiagnostics, TensorFigures, TimingReport,
-    TimingSource, TimingStats,
-};
-pub use formats::{
-    FormatError, LoadWeights, SafetensorsFile, TensorFiles, TensorWeights, TensorsLoaded, TensorsSaved, UploadSettings,
-    WeightsError, WeightsProgress, WeightsReady, save_npy, save_safetensors,
-};
-pub use image::{
-    ImageCrop, ImageFromTensor, ImageLayout, ImageSettings, TensorFromImage, data_from_image, image_for_tensor,
-};
-#[cfg(feature = "inspector")]
-pub use inspector::TensorInspectorPlugin;
-pub use ir::{
-    Backend, BinaryOp, Class, CpuKernelCall, DType, Dispatch, Element, Layout, OutputShape, Shape, SourcePlace,
-    Strides, Truth, UnaryOp,
-};
-pub use kernel::custom::{
-    CpuElement, CustomKernel, KernelNumber, ParamValue, RegisterTensorKernel, TensorKernel, TensorKernels,
-};
-pub use memory::{
-    AdviceSettings, AdvisedTensor, Duplicates, HostCopies, MemoryAdvice, MemoryAdvisor, MemoryPolicy, MemoryPressure,
-    MemorySettings, ModelUsage, Pinned, PoolClass, PoolKind, PressureLevel, PriorityMode, Residency, SyncDirection,
-    TensorLost, TensorMemory, TensorUsage,
-};
-pub use pipelines::{
-    CacheFile, CacheFound, OpSpec, PipelineInfo, PipelineList, PipelineReport, PipelineState, TensorPipelines,
-    TensorWarmUp, TuneOutcome, TuneSettings, TunedChoice, TunedForm, TuningTable, WarmUpId, WarmUpProgress,
-    WarmUpState, WarmUpStatus, warmed_up,
-};
-pub use plan::{PlanReport, StepReport, Unfused, UnfusedReason};
-pub use plugin::{PipelineSettings, TensorComputePlugin, TensorSystems};
-pub use readback::{TensorReady, TensorReadyTrigger, TensorReceiver};
-pub use record::{
-    AttentionSettings, Axes, ConvSettings, ConvTransposeSettings, CumsumSettings, DepthOrder, KernelInputs, LAST,
-    OptionalOperand, PadMode, Padding, PoolSettings, ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings,
-    ResizeTo, RopeLayout, RopeSettings, ScatterMode, TensorAxis, TensorCommands, TensorExpression, TensorOperand,
-    TensorValue,
-};
-pub use reports::diagnostic_paths;
-pub use reports::{CompiledRow, FrameRow, ReportedModel, TensorMonitor, TensorReport, TimedRow};
-pub use support::{
-    AdapterFacts, AnywherePlugins, BackendChoice, ModelBackend, TensorSupport, adapters, has_adapter, has_display,
-};
-pub use tensor::{
-    ModelTensors, NameError, ShareError, Tensor, TensorData, TensorModel, TensorModels, TensorOf, TensorSpawnExt,
-};
-
-/// Everything most apps use.
-pub mod prelude {
-    pub use crate::{
-        AnywherePlugins, AttentionSettings, Axes, Backend, BackendChoice, ConvSettings, ConvTransposeSettings,
-        CumsumSettings, CustomKernel, DType, DepthOrder, Dispatch, LAST, LoadWeights, MemorySettings, ModelBackend,
-        OpError, OpResult, OptionalOperand, OutputShape, PadMode, Padding, Pinned, PoolSettings, RegisterTensorKernel,
-        ResizeMode, ResizeSettings, ResizeTo, RopeLayout, RopeSettings, ScatterMode, Shape, Tensor, TensorAxis,
-        TensorCommands, TensorComputePlugin, TensorData, TensorDiagnostics, TensorExpression, TensorFault, TensorFiles,
-        TensorKernel, TensorKernels, TensorLost, TensorMemory, TensorModel, TensorModels, TensorMonitor, TensorOf,
-        TensorOperand, TensorReady, TensorReceiver, TensorSpawnExt, TensorSupport, TensorSystems, TensorValue, Truth,
-    };
-
-    #[cfg(feature = "inspector")]
-    pub use crate::TensorInspectorPlugin;
+    #[doc = include_str!("../docs/performance.md")]
+    struct Performance;
 }

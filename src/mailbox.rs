@@ -59,7 +59,7 @@ pub(crate) enum MemoryRequest {
     Trim,
 }
 
-/// The copy direction of [`TensorMemory::synchronize`](crate::TensorMemory::synchronize).
+/// The copy direction of [`TensorMemory::synchronize`](crate::memory::TensorMemory::synchronize).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Reflect)]
 pub enum SyncDirection {
     /// Copies to the device before the next use.

@@ -43,7 +43,7 @@ pub struct TensorComputePlugin {
     ///
     /// Bevy's renderer stops when its device is lost, unless the app's `RenderErrorHandler` returns
     /// `RenderErrorPolicy::Recover`. Apps that recover should choose a duration longer than the recovery takes.
-    /// [`TensorLost`](crate::TensorLost) lists which tensors cannot be moved.
+    /// [`TensorLost`](crate::memory::TensorLost) lists which tensors cannot be moved.
     pub cpu_fallback: Option<Duration>,
     /// Measure the time of every launch. See [`TensorDiagnostics::set_timings`].
     pub timings: bool,
@@ -67,7 +67,7 @@ pub struct PipelineSettings {
     /// The file is written 120 frames after the last change, and when the app exits. Invalid files are ignored.
     pub cache: Option<PathBuf>,
     /// Measure the variants of every kernel that the app uses, in the background, and use the fastest. `None` uses the
-    /// default variants for the adapter. [`TensorCommands::tune`](crate::TensorCommands::tune) measures on request.
+    /// default variants for the adapter. [`TensorCommands::tune`](crate::ops::TensorCommands::tune) measures on request.
     pub tune: Option<TuneSettings>,
 }
 
@@ -95,8 +95,8 @@ impl PipelineSettings {
 /// The system sets of the plugin in the main world.
 #[derive(SystemSet, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TensorSystems {
-    /// In [`First`]: triggers [`TensorReady`](crate::TensorReady) for values that arrived and
-    /// [`TensorFault`](crate::TensorFault) for failures, and applies changes of kernel shader assets.
+    /// In [`First`]: triggers [`TensorReady`](crate::readback::TensorReady) for values that arrived and
+    /// [`TensorFault`](crate::error::TensorFault) for failures, and applies changes of kernel shader assets.
     Deliver,
     /// In [`Last`]: sends the recorded work to the backends. Record work before this set.
     Submit,

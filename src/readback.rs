@@ -13,7 +13,7 @@ use crate::error::{ReadError, TensorFault};
 use crate::ir::{DType, Shape};
 use crate::tensor::{Storage, TensorData, TensorOf};
 
-/// The values of a tensor have arrived, as requested with [`TensorCommands::notify`](crate::TensorCommands::notify).
+/// The values of a tensor have arrived, as requested with [`TensorCommands::notify`](crate::ops::TensorCommands::notify).
 ///
 /// The event is triggered on the tensor and bubbles to its model. Every observer runs once per answer: a global observer
 /// (`app.add_observer`) when the event is on the tensor, an observer of the tensor, and an observer of the model.
@@ -90,7 +90,7 @@ unsafe impl Trigger<TensorReady> for TensorReadyTrigger {
     }
 }
 
-/// Receives the answer to one [`TensorCommands::read`](crate::TensorCommands::read). Dropping it cancels the read.
+/// Receives the answer to one [`TensorCommands::read`](crate::ops::TensorCommands::read). Dropping it cancels the read.
 #[derive(Debug)]
 pub struct TensorReceiver(async_channel::Receiver<Result<TensorData, ReadError>>);
 

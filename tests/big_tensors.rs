@@ -1,8 +1,9 @@
 //! Tensors beyond what one binding can show work in parts; what cannot is a typed error before anything is allocated, and nothing else suffers.
 
 use bevy::prelude::*;
+use bevy_tensor_compute::error::{ReadError, RunError};
+use bevy_tensor_compute::memory::SyncDirection;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{ReadError, RunError, SyncDirection};
 
 use crate::common::{Rig, assert_close};
 

@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use bevy::prelude::*;
+use bevy_tensor_compute::error::{ReadError, RunError};
+use bevy_tensor_compute::memory::{HostCopies, MemoryPressure, PressureLevel};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{HostCopies, MemoryPressure, PressureLevel, ReadError, Residency, RunError};
+use bevy_tensor_compute::tensor::Residency;
 
 use crate::common::Rig;
 

@@ -199,7 +199,7 @@ fn a_warm_up_may_cross() {
         })
         .expect("fits");
     rig.step_until(|app| {
-        let pipelines = app.world().resource::<bevy_tensor_compute::TensorPipelines>();
+        let pipelines = app.world().resource::<bevy_tensor_compute::pipelines::TensorPipelines>();
         pipelines.warm_ups().iter().any(|warm_up| warm_up.id == id && warm_up.is_finished())
     });
     assert_eq!(rig.faults(), []);

@@ -5,8 +5,9 @@ mod elementwise;
 mod reload;
 
 use bevy::prelude::*;
+use bevy_tensor_compute::error::{KernelError, ReadError, RunError};
+use bevy_tensor_compute::plan::PlanReport;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{KernelError, PlanReport, ReadError, RunError};
 
 use crate::common::{BACKENDS, Rig};
 

@@ -1,8 +1,9 @@
 //! Debug mode: a NaN or an infinity is traced to the op that made it and to the line that recorded that.
 
 use bevy::prelude::*;
+use bevy_tensor_compute::error::RunError;
+use bevy_tensor_compute::pipelines::{PipelineState, TensorPipelines};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{PipelineState, RunError, TensorPipelines};
 
 use crate::common::{BACKENDS, Rig};
 

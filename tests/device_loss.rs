@@ -6,8 +6,11 @@ use bevy::prelude::*;
 use bevy::render::error_handler::{ErrorType, RenderErrorHandler, RenderErrorPolicy};
 use bevy::render::renderer::RenderDevice;
 use bevy::render::settings::RenderCreation;
+use bevy_tensor_compute::PipelineSettings;
+use bevy_tensor_compute::error::{ReadError, RunError};
+use bevy_tensor_compute::memory::HostCopies;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{HostCopies, PipelineSettings, ReadError, Residency, RunError};
+use bevy_tensor_compute::tensor::Residency;
 
 use crate::common::Rig;
 

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use bevy::diagnostic::{DiagnosticPath, DiagnosticsStore};
 use bevy::prelude::*;
-use bevy_tensor_compute::diagnostic_paths;
+use bevy_tensor_compute::figures::TimingReport;
+use bevy_tensor_compute::memory::PoolKind;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{PoolKind, TimingReport};
+use bevy_tensor_compute::reports::diagnostic_paths;
 
 use crate::common::{BACKENDS, Rig};
 
@@ -79,7 +80,7 @@ fn buffers_by_size_add_up_to_the_figures() {
     rig.read(tensors[0]);
     rig.settle();
     let (figures, pool) = (rig.figures(), rig.app.world().resource::<TensorDiagnostics>().pool());
-    let bytes = |kinds: &[PoolKind], count: fn(&bevy_tensor_compute::PoolClass) -> usize| {
+    let bytes = |kinds: &[PoolKind], count: fn(&bevy_tensor_compute::memory::PoolClass) -> usize| {
         pool.iter().filter(|class| kinds.contains(&class.kind)).map(|class| class.bytes * count(class) as u64).sum()
     };
     let used: u64 = bytes(&[PoolKind::Tensors, PoolKind::Plans], |class| class.used);
@@ -109,7 +110,7 @@ fn kernel_times_add_up_to_no_more_than_their_frame() {
         let kernels: u64 = report.kernels.iter().map(|kernel| kernel.stats.count).sum();
         let ops: u64 = report.ops.iter().map(|op| op.stats.count).sum();
         assert_eq!(kernels, ops, "{backend}");
-        let time = |frame: &bevy_tensor_compute::FrameTimeline| frame.busy();
+        let time = |frame: &bevy_tensor_compute::figures::FrameTimeline| frame.busy();
         if let Some((number, busy)) = diagnostics.last_complete_frame(backend) {
             let frame = report.frames.iter().find(|frame| frame.backend == backend && frame.frame == number);
             assert_eq!(frame.map(time), Some(busy), "{backend}");

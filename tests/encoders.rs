@@ -9,8 +9,10 @@ pub mod engine;
 use std::path::{Path, PathBuf};
 
 use bevy::prelude::*;
+use bevy_tensor_compute::formats::SafetensorsFile;
+use bevy_tensor_compute::nn::Weights;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{NameError, SafetensorsFile, nn::Weights};
+use bevy_tensor_compute::tensor::NameError;
 use engine::encoders::{TextEncoder, VisionEncoder};
 use engine::library::{Library, read_pixels};
 use engine::matcher::Matcher;

@@ -3,8 +3,9 @@
 mod cases;
 mod graphs;
 
+use bevy_tensor_compute::PipelineSettings;
+use bevy_tensor_compute::plan::{PlanReport, UnfusedReason};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{PipelineSettings, PlanReport, UnfusedReason};
 
 use crate::common::{BACKENDS, Rig, assert_close};
 

@@ -4,10 +4,10 @@ use bevy::asset::RenderAssetUsages;
 use bevy::camera::RenderTarget;
 use bevy::prelude::*;
 use bevy::render::render_resource::{Extent3d, TextureDimension, TextureFormat, TextureUsages};
-use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{
+use bevy_tensor_compute::image::{
     ImageCrop, ImageFromTensor, ImageLayout, ImageSettings, TensorFromImage, data_from_image, image_for_tensor,
 };
+use bevy_tensor_compute::prelude::*;
 
 use crate::common::{BACKENDS, Rig, assert_close};
 

@@ -6,12 +6,13 @@ use std::time::Duration;
 use bevy::prelude::*;
 use bevy_egui::egui;
 use bevy_egui::egui::accesskit::Role;
+use bevy_tensor_compute::figures::{KernelTiming, TimingReport, TimingStats};
 use bevy_tensor_compute::inspector::*;
+use bevy_tensor_compute::memory::ModelUsage;
+use bevy_tensor_compute::pipelines::{PipelineInfo, PipelineState};
+use bevy_tensor_compute::plan::{PlanReport, StepReport, Unfused, UnfusedReason};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{
-    KernelTiming, ModelUsage, PipelineInfo, PipelineState, PlanReport, Residency, StepReport, TensorUsage,
-    TimingReport, TimingStats, Unfused, UnfusedReason,
-};
+use bevy_tensor_compute::tensor::{Residency, TensorUsage};
 use egui_kittest::Harness;
 use egui_kittest::kittest::Queryable;
 
@@ -503,7 +504,7 @@ fn a_live_tensor_is_shown_read_changed_pinned_and_saved() {
         }
         let npy = std::fs::read(folder.join("w.npy")).unwrap();
         assert_eq!(npy[npy.len() - 24..][12..16], (-1.0f32).to_le_bytes());
-        let mut file = bevy_tensor_compute::SafetensorsFile::open(folder.join("w.safetensors")).unwrap();
+        let mut file = bevy_tensor_compute::formats::SafetensorsFile::open(folder.join("w.safetensors")).unwrap();
         assert_eq!(file.read("weights").unwrap().to_f32(), [2.0, 4.0, 6.0, -1.0, 10.0, 12.0]);
         let png = std::fs::read(folder.join("w.png")).unwrap();
         assert_eq!(png[..8], *b"\x89PNG\r\n\x1a\n");

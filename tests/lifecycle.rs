@@ -2,7 +2,7 @@
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{NameError, ShareError};
+use bevy_tensor_compute::tensor::{NameError, ShareError};
 
 use crate::common::{BACKENDS, Rig};
 

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use bevy::prelude::*;
+use bevy_tensor_compute::formats::{TensorWeights, UploadSettings, WeightsProgress, WeightsReady, save_safetensors};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{TensorWeights, UploadSettings, WeightsProgress, WeightsReady, save_safetensors};
 
 use crate::common::{BACKENDS, Faults, Rig, assert_close};
 
@@ -189,7 +189,7 @@ fn files_that_cannot_be_used_are_named_and_change_nothing() {
         assert!(entity == model && message.contains(part) && message.contains(&name(kind)), "{message}");
         let of_rust = message.contains("Loader") || message.lines().count() > 1;
         assert!(!of_rust, "neither types nor backtraces: {message}");
-        assert!(rig.app.world().get::<bevy_tensor_compute::ModelTensors>(model).is_none());
+        assert!(rig.app.world().get::<bevy_tensor_compute::tensor::ModelTensors>(model).is_none());
         events.0.lock().unwrap().clear();
     }
     let handle = rig.app.world().resource::<AssetServer>().load(name("good"));

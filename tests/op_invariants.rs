@@ -269,7 +269,7 @@ fn mixture(ops: &TensorCommands, x: Entity) -> Result<Vec<TensorReceiver>, OpErr
     let index = ops.unsqueeze(index, &[1])?;
     let index = ops.broadcast_to(index, [130, 64])?;
     let zero = ops.full([1, 64], 0.0, DType::F32)?;
-    let scattered = ops.scatter_elements(zero, index, x, 0, bevy_tensor_compute::ScatterMode::Add)?;
+    let scattered = ops.scatter_elements(zero, index, x, 0, bevy_tensor_compute::ops::ScatterMode::Add)?;
     let wave = ops.gelu(x)?;
     [square, normed, sums, total, running, attended, convolved, scattered, wave]
         .into_iter()

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bevy::prelude::*;
+use bevy_tensor_compute::formats::{FormatError, SafetensorsFile, TensorsLoaded, TensorsSaved, save_safetensors};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{FormatError, SafetensorsFile, TensorsLoaded, TensorsSaved, save_safetensors};
 
 use crate::common::{BACKENDS, Rig};
 
@@ -62,7 +62,7 @@ impl Done {
     }
 }
 
-fn save(rig: &mut Rig, model: Entity, path: PathBuf) -> Result<(), bevy_tensor_compute::OpError> {
+fn save(rig: &mut Rig, model: Entity, path: PathBuf) -> Result<(), bevy_tensor_compute::error::OpError> {
     let system = move |mut files: TensorFiles| files.save(model, path.clone());
     let id = rig.app.world_mut().register_system(system);
     rig.app.world_mut().run_system(id).unwrap()

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bevy::prelude::*;
-use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{
-    CacheFound, OpSpec, PipelineList, PipelineReport, PipelineSettings, PipelineState, TensorPipelines, TensorWarmUp,
-    WarmUpState, WarmUpStatus,
+use bevy_tensor_compute::PipelineSettings;
+use bevy_tensor_compute::pipelines::{
+    CacheFound, OpSpec, PipelineList, PipelineReport, PipelineState, TensorPipelines, TensorWarmUp, WarmUpState,
+    WarmUpStatus,
 };
+use bevy_tensor_compute::prelude::*;
 
 use crate::common::Rig;
 

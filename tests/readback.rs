@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use bevy::prelude::*;
+use bevy_tensor_compute::PipelineSettings;
+use bevy_tensor_compute::error::ReadError;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{PipelineSettings, ReadError};
 
 use crate::common::{BACKENDS, Rig};
 

@@ -5,8 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use bevy::prelude::*;
-use bevy_tensor_compute::TensorReport;
 use bevy_tensor_compute::prelude::*;
+use bevy_tensor_compute::reports::TensorReport;
 use serde_json::Value;
 
 use crate::common::{BACKENDS, Rig};

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use bevy::prelude::*;
 use bevy::time::TimeUpdateStrategy;
-use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{
-    AdviceSettings, AdvisedTensor, HostCopies, MemoryAdvice, MemoryAdvisor, MemoryPolicy, PriorityMode, Residency,
-    SyncDirection,
+use bevy_tensor_compute::memory::{
+    AdviceSettings, AdvisedTensor, HostCopies, MemoryAdvice, MemoryAdvisor, MemoryPolicy, PriorityMode, SyncDirection,
 };
+use bevy_tensor_compute::prelude::*;
+use bevy_tensor_compute::tensor::Residency;
 
 use crate::common::Rig;
 

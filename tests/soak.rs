@@ -2,8 +2,8 @@
 //! nothing is left at the end. `SOAK_FRAMES=10000 SOAK_SEED=1` makes it long, or replays a run.
 
 use bevy::prelude::*;
+use bevy_tensor_compute::memory::{HostCopies, MemoryPolicy, SyncDirection};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{HostCopies, MemoryPolicy, SyncDirection};
 
 use crate::common::Rig;
 

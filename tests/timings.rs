@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use bevy::prelude::*;
 use bevy::render::settings::WgpuSettings;
+use bevy_tensor_compute::PipelineSettings;
+use bevy_tensor_compute::figures::{TimingReport, TimingSource};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{PipelineSettings, TimingReport, TimingSource};
 
 use crate::common::{BACKENDS, Rig};
 

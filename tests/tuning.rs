@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use bevy::prelude::*;
+use bevy_tensor_compute::PipelineSettings;
+use bevy_tensor_compute::pipelines::{TensorPipelines, TuneOutcome, TuneSettings};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{PipelineSettings, TensorPipelines, TuneOutcome, TuneSettings};
 
 use crate::common::{Rig, assert_close};
 

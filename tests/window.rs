@@ -19,11 +19,11 @@ const FRAMES: u32 = 300;
 static ERRORS: AtomicU32 = AtomicU32::new(0);
 
 fn main() {
-    if !bevy_tensor_compute::has_display() {
+    if !bevy_tensor_compute::support::has_display() {
         eprintln!("no display: run under xvfb-run, or scripts/test, which installs it");
         std::process::exit(1);
     }
-    if !bevy_tensor_compute::has_adapter() {
+    if !bevy_tensor_compute::support::has_adapter() {
         eprintln!("no Vulkan adapter: apt-get install mesa-vulkan-drivers, or run scripts/test");
         std::process::exit(1);
     }

@@ -32,7 +32,7 @@ fn main() -> AppExit {
         .init_resource::<Progress>()
         .add_systems(Startup, set_up)
         .add_systems(Update, react.run_if(ready));
-    if bevy_tensor_compute::has_display() && bevy_tensor_compute::has_adapter() {
+    if bevy_tensor_compute::support::has_display() && bevy_tensor_compute::support::has_adapter() {
         app.add_plugins(window::plugin);
     } else {
         app.add_plugins(edits::plugin);

@@ -2,7 +2,7 @@
 
 use bevy::math::{UVec2, Vec2, Vec3};
 use bevy::prelude::Result;
-use bevy_tensor_compute::CpuKernelCall;
+use bevy_tensor_compute::kernels::CpuKernelCall;
 
 /// Twin of `step` in `gray_scott.wgsl`.
 pub fn step(call: &mut CpuKernelCall) -> Result {

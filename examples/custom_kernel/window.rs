@@ -77,7 +77,7 @@ fn sliders(
     mut contexts: bevy_egui::EguiContexts,
     plane: Option<Res<crate::Plane>>,
     progress: Res<Progress>,
-    support: Res<bevy_tensor_compute::TensorSupport>,
+    support: Res<bevy_tensor_compute::support::TensorSupport>,
     mut params: ResMut<crate::Params>,
 ) -> Result {
     use bevy_egui::egui;

@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use bevy::ecs::error::ErrorContext;
 use bevy::prelude::*;
+use bevy_tensor_compute::figures::TensorFigures;
+use bevy_tensor_compute::formats::SafetensorsFile;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{SafetensorsFile, TensorFigures};
 use serde_json::{Value, json};
 
 use crate::engine::library::{Library, decode_pixels, read_pixels};

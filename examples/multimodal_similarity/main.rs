@@ -35,8 +35,8 @@ fn run(start: Instant) -> Result<(), String> {
     let library = Library::open()?;
     // Whatever is wrong with it is said before anything is opened.
     let picture = options.image.as_deref().map(read_pixels).transpose()?;
-    let adapter = bevy_tensor_compute::has_adapter();
-    if !options.headless && adapter && bevy_tensor_compute::has_display() && cfg!(feature = "inspector") {
+    let adapter = bevy_tensor_compute::support::has_adapter();
+    if !options.headless && adapter && bevy_tensor_compute::support::has_display() && cfg!(feature = "inspector") {
         return outcome(scene::run(options, library, picture, start));
     }
     if options.screenshot.is_some() && !adapter {
@@ -58,7 +58,7 @@ fn outcome(exit: AppExit) -> Result<(), String> {
 #[cfg(not(feature = "inspector"))]
 mod scene {
     use bevy::prelude::*;
-    use bevy_tensor_compute::TensorData;
+    use bevy_tensor_compute::tensor::TensorData;
 
     use super::{Instant, Library, Options};
 

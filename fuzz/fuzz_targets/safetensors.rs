@@ -1,7 +1,7 @@
 //! Whatever bytes a file has: opening and reading it gives tensors or an error, and no tensor is larger than the file allows.
 #![no_main]
 
-use bevy_tensor_compute::SafetensorsFile;
+use bevy_tensor_compute::formats::SafetensorsFile;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let path = std::env::temp_dir().join(format!("fuzz_{}.safetensors", std::process::id()));

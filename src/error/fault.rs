@@ -18,7 +18,7 @@ pub enum TensorFault {
         /// The second tensor.
         tensor: Entity,
     },
-    /// A model was to move to the GPU by [`ModelBackend`](crate::ModelBackend), but the app has no device. It stays on the CPU.
+    /// A model was to move to the GPU by [`ModelBackend`](crate::support::ModelBackend), but the app has no device. It stays on the CPU.
     NoDevice {
         /// The model.
         model: Entity,
@@ -29,12 +29,12 @@ pub enum TensorFault {
     Kernel(KernelError),
     /// An image could not be copied to a tensor, or a tensor to an image.
     Image {
-        /// The entity with [`TensorFromImage`](crate::TensorFromImage) or [`ImageFromTensor`](crate::ImageFromTensor).
+        /// The entity with [`TensorFromImage`](crate::image::TensorFromImage) or [`ImageFromTensor`](crate::image::ImageFromTensor).
         entity: Entity,
         /// The reason.
         error: ImageError,
     },
-    /// The tensor of a [`notify`](crate::TensorCommands::notify) was despawned before its values arrived.
+    /// The tensor of a [`notify`](crate::ops::TensorCommands::notify) was despawned before its values arrived.
     Undelivered {
         /// The tensor's entity.
         tensor: Entity,

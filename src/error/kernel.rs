@@ -12,7 +12,7 @@ fn in_kernel(kernel: &str, place: Option<SourcePlace>) -> String {
     }
 }
 
-/// The error of registering a [`CustomKernel`](crate::CustomKernel), or of reloading its shader. After a failed reload the kernel keeps
+/// The error of registering a [`CustomKernel`](crate::kernels::CustomKernel), or of reloading its shader. After a failed reload the kernel keeps
 /// its previous shader.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]

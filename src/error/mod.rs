@@ -16,4 +16,6 @@ pub use read::ReadError;
 pub use run::{MemoryHolder, RunError};
 pub use tensor::TensorError;
 
+pub use crate::ir::SourcePlace;
+
 pub(crate) use fault::{FaultReceiver, FaultSender, log_fault, trigger_faults};

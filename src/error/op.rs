@@ -49,7 +49,7 @@ pub enum OpError {
         /// The op.
         op: &'static str,
     },
-    /// The entity has no [`Tensor`](crate::Tensor): it is not spawned yet, or was despawned.
+    /// The entity has no [`Tensor`](crate::tensor::Tensor): it is not spawned yet, or was despawned.
     #[error("{op}: entity {entity} has no tensor")]
     MissingTensor {
         /// The op.

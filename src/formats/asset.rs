@@ -15,7 +15,7 @@ use super::safetensors::{FormatError, io_error};
 use crate::tensor::TensorData;
 
 /// The tensors of a safetensors file as an asset: `asset_server.load("model.safetensors")`.
-/// [`LoadWeights`](crate::LoadWeights) adds them to a model.
+/// [`LoadWeights`](crate::formats::LoadWeights) adds them to a model.
 #[derive(Asset, TypePath, Clone, Debug)]
 pub struct TensorWeights {
     tensors: Arc<[(String, TensorData)]>,

@@ -28,7 +28,7 @@ const ROWS: usize = 4;
 ///
 /// ```
 /// # use bevy::prelude::*;
-/// # use bevy_tensor_compute::{LoadWeights, WeightsReady};
+/// # use bevy_tensor_compute::formats::{LoadWeights, WeightsReady};
 /// fn spawn_encoder(mut commands: Commands, server: Res<AssetServer>) {
 ///     commands
 ///         .spawn((Name::new("text"), LoadWeights::new(server.load("models/minilm.safetensors")).with_priority(1)))

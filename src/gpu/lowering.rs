@@ -10,7 +10,7 @@ use super::device::Gpu;
 use super::faults::Look;
 use crate::error::RunError;
 use crate::ir::Source;
-use crate::kernel::{Caps, Launch, Step, bucket, lower, non_finite};
+use crate::kernel::{Caps, Kernel, Launch, Step, bucket, lower, non_finite};
 use crate::pipelines::TuningTable;
 use crate::plan::{Plan, shift, sources, window};
 

@@ -197,13 +197,13 @@ fn write(world: &mut World, tensor: Entity, index: &[usize], value: f64) -> Resu
         let (axis, at) = (axis as isize, at as isize);
         view = view.slice(axis, at, at + 1).map_err(|error| error.to_string())?;
     }
-    let model = world.get::<crate::TensorOf>(tensor).map(|of| of.0);
-    let backend = model.and_then(|model| world.get::<crate::ModelBackend>(model)).copied();
+    let model = world.get::<crate::tensor::TensorOf>(tensor).map(|of| of.0);
+    let backend = model.and_then(|model| world.get::<crate::support::ModelBackend>(model)).copied();
     // Ops take entities, so the view needs a temporary one. The backend of the storage is already decided, or follows
     // from its model.
     let helper = world.spawn(view).id();
     if let (Some(model), Some(_)) = (model, backend) {
-        world.entity_mut(helper).insert(crate::TensorOf(model));
+        world.entity_mut(helper).insert(crate::tensor::TensorOf(model));
     }
     let recorded = record(world, |ops| ops.store(value, helper));
     world.despawn(helper);

@@ -66,7 +66,7 @@ pub(super) fn value(x: f64) -> String {
 }
 
 /// Formats a shape, for example `[2, 3]`.
-pub(super) fn shape(shape: &crate::Shape) -> String {
+pub(super) fn shape(shape: &crate::tensor::Shape) -> String {
     let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
     format!("[{}]", sizes.join(", "))
 }

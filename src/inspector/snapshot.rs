@@ -175,7 +175,7 @@ pub(super) const NO_MODEL: &str = "no model";
 /// Builds the rows of all tensors and models. A storage that several models share counts in the usage of each of them,
 /// but only once in `own_device_bytes`.
 pub(super) fn rows<'a>(
-    tensors: impl Iterator<Item = (Entity, &'a crate::Tensor, Option<&'a Name>, Option<Entity>)>,
+    tensors: impl Iterator<Item = (Entity, &'a crate::tensor::Tensor, Option<&'a Name>, Option<Entity>)>,
     model_name: impl Fn(Entity) -> Option<String>,
 ) -> (Vec<ModelRow>, Vec<TensorRow>) {
     let mut rows: Vec<TensorRow> = Vec::new();

@@ -37,7 +37,7 @@ impl OutputShape {
     }
 
     /// Computed from the input shapes, in order. If `rule` returns an error, the call fails with
-    /// [`OpError::Shape`](crate::OpError::Shape).
+    /// [`OpError::Shape`](crate::error::OpError::Shape).
     pub fn by(rule: impl Fn(&[Shape]) -> Result<Shape, String> + Send + Sync + 'static) -> Self {
         Self(Rule::By(Arc::new(rule)))
     }

@@ -16,8 +16,8 @@ use super::blocks::BlockFormat;
 /// types are meant for weights: matrix products, row lookups and [`dequantize`] read them. See
 /// [`TensorCommands::quantize`].
 ///
-/// [`dequantize`]: crate::TensorCommands::dequantize
-/// [`TensorCommands::quantize`]: crate::TensorCommands::quantize
+/// [`dequantize`]: crate::ops::TensorCommands::dequantize
+/// [`TensorCommands::quantize`]: crate::ops::TensorCommands::quantize
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Reflect)]
 pub enum DType {
     /// 32-bit float.

@@ -50,7 +50,7 @@ pub struct AdvisedTensor {
 }
 
 /// Tensors with equal contents on separate storages. They could share one storage
-/// ([`TensorModels::share`](crate::TensorModels::share)).
+/// ([`TensorModels::share`](crate::tensor::TensorModels::share)).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Duplicates {
     /// The tensors, each on its own storage.

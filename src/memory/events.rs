@@ -8,7 +8,7 @@ use crate::tensor::{Tensor, TensorOf};
 
 /// Triggered on every tensor whose content was lost with the device. The event bubbles from the tensor to its model.
 ///
-/// The tensor entity stays. Work that reads the tensor fails with [`RunError::Lost`](crate::RunError::Lost) until the
+/// The tensor entity stays. Work that reads the tensor fails with [`RunError::Lost`](crate::error::RunError::Lost) until the
 /// whole tensor is written again.
 ///
 /// By default Bevy exits the app when the device is lost. To continue with a new device, insert a `RenderErrorHandler`:
@@ -26,13 +26,13 @@ use crate::tensor::{Tensor, TensorOf};
 /// ```
 ///
 /// After recovery, work that had not started runs on the new device. Pending readbacks return
-/// [`ReadError::DeviceLost`](crate::ReadError::DeviceLost). A tensor is restored on its next use if its content is
+/// [`ReadError::DeviceLost`](crate::error::ReadError::DeviceLost). A tensor is restored on its next use if its content is
 /// available on the host:
 /// - The tensor was evicted to the host, or was not uploaded yet.
 /// - The tensor was evicted to the host.
 /// - Its content is generated (zeros, constants, ranges, random numbers), and it was not written since.
-/// - A host copy exists because of [`HostCopies::Keep`](crate::HostCopies::Keep) or
-///   [`TensorMemory::synchronize`](crate::TensorMemory::synchronize), and no kernel wrote to the tensor since.
+/// - A host copy exists because of [`HostCopies::Keep`](crate::memory::HostCopies::Keep) or
+///   [`TensorMemory::synchronize`](crate::memory::TensorMemory::synchronize), and no kernel wrote to the tensor since.
 ///
 /// All other tensors are lost. With the default settings this includes tensors that were created from host data,
 /// because the host data is dropped after the upload.

@@ -17,7 +17,7 @@ pub enum PriorityMode {
 }
 
 /// When idle tensors are evicted to the host. Their next use restores them bit for bit. Tensors with
-/// [`Pinned`](crate::Pinned) are never evicted.
+/// [`Pinned`](crate::memory::Pinned) are never evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Reflect)]
 pub struct MemoryPolicy {
     /// Whether to prefer speed or low memory use.
@@ -28,7 +28,7 @@ pub struct MemoryPolicy {
     pub idle: Duration,
     /// Only tensors larger than this are evicted. In bytes.
     pub min_bytes: u64,
-    /// How often the policy is applied. [`TensorMemory::optimize`](crate::TensorMemory::optimize) applies it at once.
+    /// How often the policy is applied. [`TensorMemory::optimize`](crate::memory::TensorMemory::optimize) applies it at once.
     pub interval: Duration,
 }
 

@@ -17,7 +17,7 @@ pub struct MemorySettings {
     /// The plugin allocates no buffer that would exceed the budget. To make room it evicts the least recently used
     /// tensors that are not [`Pinned`] to the host. Frames do not wait for this: recorded work is delayed, in order,
     /// until there is room. Evicted tensors are restored bit for bit on their next use. Work that cannot fit fails with
-    /// [`RunError::Budget`](crate::RunError::Budget). Staging buffers do not count, because they are in host-visible
+    /// [`RunError::Budget`](crate::error::RunError::Budget). Staging buffers do not count, because they are in host-visible
     /// memory.
     pub budget: Option<u64>,
     /// Maximum number of bytes of idle device buffers that are kept for reuse.
@@ -31,7 +31,7 @@ pub struct MemorySettings {
     pub host_copies: HostCopies,
     /// When idle tensors are evicted although the budget is not exceeded.
     pub policy: MemoryPolicy,
-    /// The two thresholds for [`MemoryPressure`](crate::MemoryPressure) events, in percent of the budget.
+    /// The two thresholds for [`MemoryPressure`](crate::memory::MemoryPressure) events, in percent of the budget.
     pub pressure: [u8; 2],
 }
 
@@ -53,7 +53,7 @@ impl Default for MemorySettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Reflect)]
 pub enum HostCopies {
     /// Host data is dropped, which halves the memory use. The tensors are lost if the device is lost
-    /// ([`TensorLost`](crate::TensorLost)), and evicting them needs a copy to the host.
+    /// ([`TensorLost`](crate::memory::TensorLost)), and evicting them needs a copy to the host.
     #[default]
     Drop,
     /// Host data is kept until a kernel writes to the tensor. Unmodified tensors, such as the weights of a model,

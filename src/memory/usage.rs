@@ -59,7 +59,7 @@ impl Tensor {
 /// System parameter for the memory use of tensors and models, and for memory requests. Requests are handled in order,
 /// after the work that was recorded in the same frame.
 ///
-/// [`TensorDiagnostics::figures`](crate::TensorDiagnostics::figures) returns the totals.
+/// [`TensorDiagnostics::figures`](crate::figures::TensorDiagnostics::figures) returns the totals.
 #[derive(SystemParam)]
 pub struct TensorMemory<'w, 's> {
     tensors: Query<'w, 's, &'static Tensor>,
@@ -101,7 +101,7 @@ impl TensorMemory<'_, '_> {
         Ok(())
     }
 
-    /// Applies [`MemorySettings::policy`](crate::MemorySettings::policy) now.
+    /// Applies [`MemorySettings::policy`](crate::memory::MemorySettings::policy) now.
     pub fn optimize(&mut self) {
         self.outbox.post(MemoryRequest::Optimize);
     }

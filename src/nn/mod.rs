@@ -5,7 +5,8 @@
 //!
 //! ```
 //! # use bevy::prelude::*;
-//! # use bevy_tensor_compute::{NameError, prelude::*};
+//! # use bevy_tensor_compute::prelude::*;
+//! # use bevy_tensor_compute::tensor::NameError;
 //! use bevy_tensor_compute::nn::Linear;
 //!
 //! #[derive(Component)]

@@ -53,7 +53,7 @@ pub struct TensorWarmUp(pub WarmUpProgress);
 ///
 /// ```
 /// # use bevy::prelude::*;
-/// # use bevy_tensor_compute::{WarmUpStatus, warmed_up};
+/// # use bevy_tensor_compute::pipelines::{WarmUpStatus, warmed_up};
 /// # fn play() {}
 /// fn loading_screen(status: Res<WarmUpStatus>) {
 ///     println!("{:.0} %", status.progress() * 100.0);

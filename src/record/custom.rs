@@ -64,7 +64,7 @@ impl<'a> KernelInputs<'a> for () {
     }
 }
 
-/// Custom kernels. See [`CustomKernel`](crate::CustomKernel) for how to make one.
+/// Custom kernels. See [`CustomKernel`](crate::kernels::CustomKernel) for how to make one.
 impl TensorCommands<'_, '_> {
     /// The output of a custom kernel with one output: `ops.custom(&blur, [image], &BlurParams { radius: 3 })?`. For a
     /// kernel without params, pass `&()`.

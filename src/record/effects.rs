@@ -125,7 +125,7 @@ impl TensorCommands<'_, '_> {
     }
 
     /// Requests a tensor's values at this point of the recording. When they arrive, a
-    /// [`TensorReady`](crate::TensorReady) event is triggered on the tensor.
+    /// [`TensorReady`](crate::readback::TensorReady) event is triggered on the tensor.
     #[track_caller]
     pub fn notify(&self, tensor: Entity) -> OpResult<()> {
         let rec = &mut self.recorder();

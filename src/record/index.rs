@@ -1,5 +1,5 @@
 //! Gathers and scatters. Negative indices count from the end. An index out of range is clamped at run time and reported
-//! as [`RunError::IndexOutOfRange`](crate::RunError::IndexOutOfRange).
+//! as [`RunError::IndexOutOfRange`](crate::error::RunError::IndexOutOfRange).
 
 use super::{Arg, Recorder, TensorAxis, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpResult;
@@ -34,7 +34,7 @@ impl From<ScatterMode> for ScatterReduce {
 }
 
 /// Gathers and scatters. Negative indices count from the end. An index out of range is clamped at run time and reported
-/// as [`RunError::IndexOutOfRange`](crate::RunError::IndexOutOfRange).
+/// as [`RunError::IndexOutOfRange`](crate::error::RunError::IndexOutOfRange).
 impl TensorCommands<'_, '_> {
     /// Slices of an axis by integer indices of any shape. The axes of the indices replace the axis. Quantised data
     /// gives `f32`.

@@ -10,8 +10,8 @@ use crate::ir::{Backend, BinaryOp, DType, NodeId};
 /// The result of an op.
 ///
 /// A value is an operand of later ops of the same system run. Its lifetime is that of the borrow of
-/// [`TensorCommands`](crate::TensorCommands) that made it, so it cannot be kept longer. To keep its content,
-/// [store](crate::TensorCommands::store) it in a tensor.
+/// [`TensorCommands`](crate::ops::TensorCommands) that made it, so it cannot be kept longer. To keep its content,
+/// [store](crate::ops::TensorCommands::store) it in a tensor.
 ///
 /// Values and expressions of values support `+ - * /` and unary `-`, also with numbers and entities on the right. The
 /// result is an expression, which every op accepts: `ops.store(a * 0.5 + b, target)?`.

@@ -3,7 +3,7 @@
 //! ```
 //! # use bevy::prelude::*;
 //! use bevy::diagnostic::DiagnosticsStore;
-//! use bevy_tensor_compute::diagnostic_paths;
+//! use bevy_tensor_compute::reports::diagnostic_paths;
 //!
 //! fn show(store: Res<DiagnosticsStore>) {
 //!     if let Some(bytes) = store.get(&diagnostic_paths::DEVICE_BYTES).and_then(|diagnostic| diagnostic.value()) {

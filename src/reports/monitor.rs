@@ -27,7 +27,7 @@ const MODEL_FRAMES: u64 = 8;
 ///
 /// ```
 /// # use bevy::prelude::*;
-/// use bevy_tensor_compute::TensorMonitor;
+/// use bevy_tensor_compute::reports::TensorMonitor;
 ///
 /// fn end_of_level(mut monitor: ResMut<TensorMonitor>) -> Result {
 ///     if let Some(report) = monitor.stop() {

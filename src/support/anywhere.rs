@@ -79,7 +79,7 @@ pub fn has_adapter() -> bool {
 /// A GPU can be listed several times, once per graphics API.
 ///
 /// ```
-/// for adapter in bevy_tensor_compute::adapters() {
+/// for adapter in bevy_tensor_compute::support::adapters() {
 ///     println!("{adapter}");
 /// }
 /// ```

@@ -27,7 +27,7 @@ impl TensorData {
     }
 
     /// Quantises numbers to a type of [`DType::QUANTIZED`]. The result is the same as that of
-    /// [`TensorCommands::quantize`](crate::TensorCommands::quantize) on a backend.
+    /// [`TensorCommands::quantize`](crate::ops::TensorCommands::quantize) on a backend.
     pub fn quantized(dtype: DType, shape: impl Into<Shape>, values: &[f32]) -> Result<Self, TensorError> {
         let shape = shape.into();
         let format = quantized_format("quantized", dtype, &shape)?;

@@ -16,12 +16,14 @@ pub use model::{ModelTensors, NameError, ShareError, TensorModel, TensorModels, 
 pub use spawn::TensorSpawnExt;
 pub use usage::{Residency, TensorUsage};
 
+pub use crate::ir::{Class, DType, Element, Layout, Shape, Strides, Truth};
+
 pub(crate) use data::{check_blocks, pack};
 pub(crate) use model::{TensorNames, plugin};
 pub(crate) use storage::{DeviceSlot, Generator, Initial, Storage};
 
 use crate::error::TensorError;
-use crate::ir::{DType, Element, Layout, Shape, scalar_bits};
+use crate::ir::scalar_bits;
 
 /// An n-dimensional array on a tensor backend.
 ///
@@ -29,8 +31,8 @@ use crate::ir::{DType, Element, Layout, Shape, scalar_bits};
 /// need no extra memory, and a write through one is seen by all. The storage is freed when the last of them is dropped and no
 /// submitted work uses it any more. A view of a quantised tensor must be a range of whole rows.
 ///
-/// The component is immutable. Change its *values* with [`TensorCommands::write`](crate::TensorCommands::write) and
-/// [`TensorCommands::store`](crate::TensorCommands::store). To change its shape, insert another `Tensor`.
+/// The component is immutable. Change its *values* with [`TensorCommands::write`](crate::ops::TensorCommands::write) and
+/// [`TensorCommands::store`](crate::ops::TensorCommands::store). To change its shape, insert another `Tensor`.
 #[derive(Component, Clone, Reflect)]
 #[component(immutable)]
 #[reflect(opaque)]
@@ -218,7 +220,7 @@ impl Tensor {
     }
 
     /// Returns a view of the same elements with another shape. Fails for a strided view that would need a copy;
-    /// [`TensorCommands::reshape`](crate::TensorCommands::reshape) copies where needed.
+    /// [`TensorCommands::reshape`](crate::ops::TensorCommands::reshape) copies where needed.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self, TensorError> {
         let to = shape.into();
         if to.checked_elements() != Some(self.layout.elements()) {

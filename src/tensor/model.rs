@@ -157,7 +157,7 @@ impl TensorModels<'_, '_> {
         name: &str,
         to: Entity,
         new_name: &str,
-        view: impl FnOnce(&Tensor) -> Result<Tensor, crate::TensorError>,
+        view: impl FnOnce(&Tensor) -> Result<Tensor, crate::error::TensorError>,
     ) -> Result<Entity, ShareError> {
         let source = self.names.find(from, name)?;
         let incompatible = |reason: String| ShareError::Incompatible { name: name.to_owned(), to, reason };

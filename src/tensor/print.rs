@@ -21,10 +21,10 @@ const PRECISION: usize = 8;
 /// Quantised data is printed as the numbers that it stands for.
 ///
 /// ```
-/// # use bevy_tensor_compute::TensorData;
+/// # use bevy_tensor_compute::tensor::TensorData;
 /// let data = TensorData::new(&[1.0f32, 2.5, -3.0, 0.25], [2, 2])?;
 /// assert_eq!(data.to_string(), "[[ 1.    2.5 ]\n [-3.    0.25]]");
-/// # Ok::<(), bevy_tensor_compute::TensorError>(())
+/// # Ok::<(), bevy_tensor_compute::error::TensorError>(())
 /// ```
 impl fmt::Display for TensorData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

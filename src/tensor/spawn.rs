@@ -22,7 +22,7 @@ pub trait TensorSpawnExt {
     /// Spawns a tensor that belongs to `model`: an entity with `(Name, Tensor, TensorOf(model))`.
     ///
     /// Names are unique within a model. A second tensor of the same name triggers
-    /// [`TensorFault::DuplicateName`](crate::TensorFault::DuplicateName).
+    /// [`TensorFault::DuplicateName`](crate::error::TensorFault::DuplicateName).
     fn spawn_tensor(&mut self, model: Entity, name: impl Into<Cow<'static, str>>, tensor: impl Into<Tensor>) -> Entity;
 }
 

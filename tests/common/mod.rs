@@ -12,8 +12,11 @@ use bevy::render::renderer::{RenderDevice, RenderQueue};
 use bevy::render::settings::WgpuSettings;
 use bevy::window::ExitCondition;
 use bevy::winit::WinitPlugin;
+use bevy_tensor_compute::PipelineSettings;
+use bevy_tensor_compute::error::ReadError;
+use bevy_tensor_compute::figures::TensorFigures;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{PipelineSettings, ReadError, Residency, TensorFigures};
+use bevy_tensor_compute::tensor::Residency;
 
 /// Both backends.
 pub const BACKENDS: [Backend; 2] = [Backend::Gpu, Backend::Cpu];
@@ -84,7 +87,7 @@ impl Rig {
             Backend::Cpu => app.add_plugins((MinimalPlugins, plugin)),
             Backend::Gpu => {
                 assert!(
-                    bevy_tensor_compute::has_adapter(),
+                    bevy_tensor_compute::support::has_adapter(),
                     "no Vulkan adapter: install one (apt-get install mesa-vulkan-drivers) or run scripts/test"
                 );
                 app.add_plugins((headless_renderer(renderer), plugin))

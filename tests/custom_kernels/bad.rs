@@ -3,9 +3,9 @@
 use bevy::log::LogPlugin;
 use bevy::prelude::*;
 use bevy::render::pipelined_rendering::PipelinedRenderingPlugin;
-use bevy_tensor_compute::KernelError as E;
+use bevy_tensor_compute::error::KernelError as E;
+use bevy_tensor_compute::error::{KernelError, SourcePlace};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{KernelError, SourcePlace};
 
 use super::{double, numbers, register, values};
 use crate::common::{Faults, Rig};

@@ -1,6 +1,6 @@
 //! Elementwise kernels are part of the kernels around them.
 
-use bevy_tensor_compute::UnfusedReason;
+use bevy_tensor_compute::plan::UnfusedReason;
 use bevy_tensor_compute::prelude::*;
 
 use super::{kernels, numbers, register, report};

@@ -2,8 +2,8 @@
 
 use bevy::prelude::*;
 use bevy::shader::Shader;
+use bevy_tensor_compute::error::{KernelError, SourcePlace};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{KernelError, SourcePlace};
 
 use super::{DOUBLE, kernels, register};
 use crate::common::Rig;

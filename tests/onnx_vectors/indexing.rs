@@ -1,6 +1,6 @@
 //! Gathering and scattering.
 
-use bevy_tensor_compute::ScatterMode;
+use bevy_tensor_compute::ops::ScatterMode;
 
 use super::call::{Call, Outputs, Stop, one};
 
@@ -61,7 +61,7 @@ fn scatter_nd<'a>(call: &Call<'a>) -> Outputs<'a> {
 }
 
 fn one_hot<'a>(call: &Call<'a>) -> Outputs<'a> {
-    use bevy_tensor_compute::DType;
+    use bevy_tensor_compute::tensor::DType;
     let depth = call.host_number(1).unwrap_or(0.0) as usize;
     let (mut indices, values) = (call.x(0)?, call.x(2)?);
     if !call.dtype_of(0)?.is_integer() {

@@ -130,7 +130,7 @@ fn local_response<'a>(call: &Call<'a>) -> Outputs<'a> {
     let squares = call.ops.mul(x.clone(), x.clone())?;
     let mut pads = vec![(0, 0); shape.len()];
     pads[1] = ((size - 1) / 2, size / 2);
-    let padded = call.ops.pad(squares, &pads, bevy_tensor_compute::PadMode::Constant(0.0))?;
+    let padded = call.ops.pad(squares, &pads, bevy_tensor_compute::ops::PadMode::Constant(0.0))?;
     let channels = shape[1] as isize;
     let mut sum = call.ops.slice(padded, 1, 0, channels)?;
     for i in 1..size {

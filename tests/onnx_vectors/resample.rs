@@ -1,6 +1,6 @@
 //! Resizing and padding.
 
-use bevy_tensor_compute::{PadMode, ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo};
+use bevy_tensor_compute::ops::{PadMode, ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo};
 
 use super::call::{Call, Outputs, index, one, signed, unsupported};
 

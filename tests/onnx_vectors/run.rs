@@ -144,7 +144,7 @@ fn compare(actual: &TensorData, expected: &Host) -> Result<(), String> {
 }
 
 fn integers(data: &TensorData) -> Result<Vec<i128>, String> {
-    fn wide<T: bevy_tensor_compute::Element + Into<i128>>(data: &TensorData) -> Result<Vec<i128>, String> {
+    fn wide<T: bevy_tensor_compute::tensor::Element + Into<i128>>(data: &TensorData) -> Result<Vec<i128>, String> {
         Ok(data.as_slice::<T>().map_err(|error| error.to_string())?.iter().map(|&v| v.into()).collect())
     }
     match data.dtype() {

@@ -1,8 +1,8 @@
 //! What goes wrong after recording: faults and failed reads, after which other work goes on.
 
 use bevy::prelude::*;
+use bevy_tensor_compute::error::{ReadError, RunError};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{ReadError, RunError};
 
 use super::goes_on;
 use crate::common::{BACKENDS, Rig};

@@ -2,7 +2,7 @@
 
 use bevy::ecs::system::SystemState;
 use bevy::prelude::*;
-use bevy_tensor_compute::TensorError;
+use bevy_tensor_compute::error::TensorError;
 use bevy_tensor_compute::prelude::*;
 
 use super::{goes_on, named};

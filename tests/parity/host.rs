@@ -1,6 +1,6 @@
 //! A plain array on the host: what results are compared with. Slow, obvious, and in `f64`.
 
-use bevy_tensor_compute::TensorError;
+use bevy_tensor_compute::error::TensorError;
 use bevy_tensor_compute::prelude::*;
 use half::f16;
 

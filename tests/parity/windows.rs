@@ -1,7 +1,7 @@
 //! Convolution, pooling, resizing and padding.
 
+use bevy_tensor_compute::ops::{ResizeCoordinates, ResizeRounding};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{ResizeCoordinates, ResizeRounding};
 
 use super::host::Array;
 use super::table::{Case, Input, agree, layouts};

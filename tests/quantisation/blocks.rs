@@ -1,7 +1,7 @@
 //! Blocks: their bytes are those of PyPI's `gguf`, wherever they are made; what they cost; what can be done with them and what cannot.
 
 use bevy::prelude::*;
-use bevy_tensor_compute::TensorError;
+use bevy_tensor_compute::error::TensorError;
 use bevy_tensor_compute::prelude::*;
 use safetensors::SafeTensors;
 

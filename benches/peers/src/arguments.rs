@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bevy_tensor_compute::Backend;
+use bevy_tensor_compute::support::Backend;
 
 use crate::measure::Effort;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bevy_tensor_compute::{DType, TensorData};
+use bevy_tensor_compute::tensor::{DType, TensorData};
 
 /// Host values of one input.
 #[derive(Clone)]

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use bevy::prelude::Entity;
-use bevy_tensor_compute::{OpResult, TensorCommands, TensorValue};
+use bevy_tensor_compute::error::OpResult;
+use bevy_tensor_compute::ops::{TensorCommands, TensorValue};
 
 use crate::arguments::Arguments;
 use crate::array::Array;

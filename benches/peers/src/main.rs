@@ -46,7 +46,7 @@ mod scaling;
 mod work;
 
 use arguments::{Arguments, Mode};
-use bevy_tensor_compute::Backend;
+use bevy_tensor_compute::support::Backend;
 use burn::BurnDevice;
 use measure::compare;
 use ort::Ort;

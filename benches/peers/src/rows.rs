@@ -1,6 +1,6 @@
 //! The table and its JSON.
 
-use bevy_tensor_compute::Backend;
+use bevy_tensor_compute::support::Backend;
 use serde_json::{Value, json};
 
 use crate::measure::{Outcome, Versus};

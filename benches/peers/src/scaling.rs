@@ -1,7 +1,7 @@
 //! How our own time grows: an encoder with more tokens, more batches, more width, and small ops with their number. A marginal cost that stays the same
 //! down a table is linear growth.
 
-use bevy_tensor_compute::Backend;
+use bevy_tensor_compute::support::Backend;
 
 use crate::arguments::Arguments;
 use crate::measure::compare;

@@ -1,11 +1,12 @@
 //! The two encoders, put together from the crate's layers. Their weights keep the names they have in the files.
 
 use bevy::prelude::*;
+use bevy_tensor_compute::image::{ImageCrop, ImageSettings};
 use bevy_tensor_compute::nn::{
     Conv2d, Embedding, EncoderBlock, InvertedResidual, LayerNorm, Linear, Weights, global_average, mean_rows,
 };
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{ImageCrop, ImageSettings, NameError};
+use bevy_tensor_compute::tensor::NameError;
 
 /// Numbers of a text's embedding.
 pub const TEXT_WIDTH: usize = 384;

@@ -6,7 +6,7 @@ use bevy::asset::RenderAssetUsages;
 use bevy::asset::io::file::FileAssetReader;
 use bevy::image::{CompressedImageFormats, ImageSampler, ImageType};
 use bevy::prelude::*;
-use bevy_tensor_compute::data_from_image;
+use bevy_tensor_compute::image::data_from_image;
 use bevy_tensor_compute::prelude::*;
 use serde_json::Value;
 

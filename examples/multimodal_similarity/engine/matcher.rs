@@ -1,9 +1,9 @@
 //! The joint space: a linear map of each encoder's output, and cosines.
 
 use bevy::prelude::*;
-use bevy_tensor_compute::NameError;
 use bevy_tensor_compute::nn::{Linear, Weights};
 use bevy_tensor_compute::prelude::*;
+use bevy_tensor_compute::tensor::NameError;
 
 /// Numbers of a point of the joint space.
 pub const JOINT_WIDTH: usize = 256;

@@ -2,7 +2,7 @@
 
 use bevy::platform::collections::{HashMap, HashSet};
 use bevy::prelude::*;
-use bevy_tensor_compute::WeightsReady;
+use bevy_tensor_compute::formats::WeightsReady;
 use bevy_tensor_compute::prelude::*;
 
 use super::encoders::{TEXT_WIDTH, TextEncoder, VISION_WIDTH, VisionEncoder};

@@ -6,7 +6,7 @@ use bevy::camera::visibility::RenderLayers;
 use bevy::prelude::*;
 use bevy::render::render_resource::{TextureFormat, TextureUsages};
 use bevy_egui::input::egui_wants_any_keyboard_input;
-use bevy_tensor_compute::TensorFromImage;
+use bevy_tensor_compute::image::TensorFromImage;
 use bevy_tensor_compute::prelude::*;
 
 use super::camera::MainCamera;

@@ -5,7 +5,7 @@ use std::time::Instant;
 use bevy::prelude::*;
 use bevy_egui::egui::{self, Align2, Color32, CornerRadius, FontId, Margin, RichText, Stroke, vec2};
 use bevy_egui::{EguiContexts, EguiPrimaryContextPass};
-use bevy_tensor_compute::WeightsProgress;
+use bevy_tensor_compute::formats::WeightsProgress;
 use bevy_tensor_compute::prelude::*;
 
 use super::camera::MainCamera;

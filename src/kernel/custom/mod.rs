@@ -36,7 +36,7 @@ pub(crate) use registry::{Code, reload_kernels};
 use params::ParamsType;
 
 /// A kernel of your own: WGSL with a description of what it takes and gives. [Register](TensorKernels::register) it, then record it with
-/// [`TensorCommands::custom`](crate::TensorCommands::custom), like any op: it joins the frame's plan, its inputs may be views, its outputs can be
+/// [`TensorCommands::custom`](crate::ops::TensorCommands::custom), like any op: it joins the frame's plan, its inputs may be views, its outputs can be
 /// stored, read back and used by other ops.
 ///
 /// Bindings are found by their names. `@group` and `@binding` may be left out; numbers that are there are replaced. Inputs are
@@ -143,7 +143,7 @@ impl CustomKernel {
     }
 
     /// A kernel from a shader asset. It can be recorded once the asset is there ([`TensorKernel::is_ready`]); when the asset changes, the next
-    /// frame runs the new code. A version that does not compile becomes a [`TensorFault::Kernel`](crate::TensorFault::Kernel), and the one before
+    /// frame runs the new code. A version that does not compile becomes a [`TensorFault::Kernel`](crate::error::TensorFault::Kernel), and the one before
     /// stays in use.
     pub fn shader(name: &'static str, shader: Handle<Shader>) -> Self {
         Self::new(name, Source::Shader(shader))

@@ -1,6 +1,6 @@
 //! Attention of 12 heads of 64.
 
-use bevy_tensor_compute::AttentionSettings;
+use bevy_tensor_compute::ops::AttentionSettings;
 use burn_tensor::module;
 use burn_tensor::ops::AttentionModuleOptions;
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! Convolutions of `[1, 64, 56, 56]` by 3 × 3 windows, padded to keep the size.
 
-use bevy_tensor_compute::{ConvSettings, Padding};
+use bevy_tensor_compute::ops::{ConvSettings, Padding};
 use burn_tensor::module;
 use burn_tensor::ops::ConvOptions;
 use serde_json::json;

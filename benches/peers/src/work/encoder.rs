@@ -1,7 +1,8 @@
 //! A transformer encoder of MiniLM's kind: attention, feed-forward with GELU, and a layer norm after each.
 
 use bevy::prelude::Entity;
-use bevy_tensor_compute::{AttentionSettings, LAST, OpResult, TensorCommands, TensorValue};
+use bevy_tensor_compute::error::OpResult;
+use bevy_tensor_compute::ops::{AttentionSettings, LAST, TensorCommands, TensorValue};
 use burn_tensor::{Tensor, activation, module};
 use serde_json::json;
 

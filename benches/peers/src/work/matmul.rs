@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use bevy_tensor_compute::DType;
+use bevy_tensor_compute::tensor::DType;
 
 use super::Compute;
 use crate::array::Array;

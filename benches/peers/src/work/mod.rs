@@ -12,7 +12,9 @@ pub mod transfer;
 use std::rc::Rc;
 
 use bevy::prelude::Entity;
-use bevy_tensor_compute::{Backend, OpResult, TensorCommands, TensorValue};
+use bevy_tensor_compute::error::OpResult;
+use bevy_tensor_compute::ops::{TensorCommands, TensorValue};
+use bevy_tensor_compute::support::Backend;
 
 use crate::array::Array;
 use crate::burn::{BurnDevice, BurnRun, BurnWork, Held};

@@ -4,7 +4,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bevy::prelude::Entity;
-use bevy_tensor_compute::{Backend, DType, Tensor};
+use bevy_tensor_compute::support::Backend;
+use bevy_tensor_compute::tensor::{DType, Tensor};
 
 use super::{Compute, Field, Work};
 use crate::array::Array;

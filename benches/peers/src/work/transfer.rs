@@ -6,7 +6,8 @@
 use std::time::{Duration, Instant};
 
 use bevy::prelude::Entity;
-use bevy_tensor_compute::{Backend, DType, Tensor, TensorData};
+use bevy_tensor_compute::support::Backend;
+use bevy_tensor_compute::tensor::{DType, Tensor, TensorData};
 
 use super::{Field, Work};
 use crate::array::Array;
