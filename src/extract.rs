@@ -92,8 +92,8 @@ pub(crate) fn hand_over_recordings(
     pipelines.take_requests().into_iter().for_each(|request| outbox.post(request));
 }
 
-/// Moves the tensors of models whose [`ModelBackend`] was changed or removed. What the frame recorded still finds them where they
-/// were; what is recorded later waits for their content on the other backend.
+/// Moves the tensors of models whose [`ModelBackend`] was changed or removed. Work recorded in this frame still uses
+/// them on the old backend. Later work waits for their content on the new backend.
 pub(crate) fn move_models(
     changed: Query<(Entity, &ModelBackend), Changed<ModelBackend>>,
     mut removed: RemovedComponents<ModelBackend>,
