@@ -84,7 +84,7 @@ impl CpuExecutor {
         Self { sender }
     }
 
-    /// Queues a frame's work. The queue is unbounded: nothing recorded is lost.
+    /// Queues a frame's work. The queue is not bounded.
     pub(crate) fn send(&self, batch: Batch) {
         // Fails only when the worker is gone; the requests inside then answer themselves.
         let _ = self.sender.try_send(Task::Run(batch));

@@ -296,7 +296,7 @@ fn truth_tables_and_selections_agree() {
         }
     }
     let inputs = [Input::noise(DType::Bool, &[9], (0.0, 2.0), 3), Input::noise(DType::F32, &[9], WIDE, 4)];
-    cases.push(Case::new("where_", inputs, |o, x| o.select(&x[0], &x[1], 0.5f32)));
+    cases.push(Case::new("select with a number", inputs, |o, x| o.select(&x[0], &x[1], 0.5f32)));
     agree(cases);
 }
 
