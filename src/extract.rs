@@ -94,6 +94,7 @@ pub(crate) fn hand_over_recordings(
 
 /// Moves the tensors of models whose [`ModelBackend`] was changed or removed. Work recorded in this frame still uses
 /// them on the old backend. Later work waits for their content on the new backend.
+#[expect(clippy::too_many_arguments, reason = "a system's parameters")]
 pub(crate) fn move_models(
     changed: Query<(Entity, &ModelBackend), Changed<ModelBackend>>,
     mut removed: RemovedComponents<ModelBackend>,

@@ -96,7 +96,7 @@ impl PipelineSettings {
 #[derive(SystemSet, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TensorSystems {
     /// In [`First`]: triggers [`TensorReady`](crate::readback::TensorReady) for values that arrived and
-    /// [`TensorFault`](crate::error::TensorFault) for failures, and applies changes of kernel shader assets.
+    /// [`TensorFault`] for failures, and applies changes of kernel shader assets.
     Deliver,
     /// In [`Last`]: sends the recorded work to the backends. Record work before this set.
     Submit,

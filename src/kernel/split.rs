@@ -30,6 +30,7 @@ pub(crate) enum PartOutput {
 
 /// How a step is done in parts when halves are not the answer.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "returned once for each step while a plan is made")]
 pub(crate) enum InParts {
     /// It is not: the step stays as it is.
     Whole,

@@ -1,6 +1,6 @@
 //! Decisions about device memory: budgets, eviction, buffer pools and host copies.
 //!
-//! [`pool`], [`ledger`], [`policy`] and [`pressure`] are pure logic without a device or a world. `gpu/` carries out
+//! `pool`, `ledger`, `policy` and `pressure` are pure logic without a device or a world. `gpu/` carries out
 //! their decisions. [`TensorMemory`] is the system parameter for apps.
 
 mod advice;

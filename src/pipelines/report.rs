@@ -44,7 +44,7 @@ pub struct PipelineInfo {
     pub idle: Option<Duration>,
     /// Whether the cache file of an earlier run contained it.
     pub offered: bool,
-    /// Size of its WGSL source ([`TensorPipelines::wgsl`]) in bytes.
+    /// Size of its WGSL source ([`TensorPipelines::wgsl`](crate::pipelines::TensorPipelines::wgsl)) in bytes.
     pub wgsl_bytes: usize,
 }
 

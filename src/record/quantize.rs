@@ -137,7 +137,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// The checks and the node of [`quantize`](Self::quantize).
+    /// The checks and the node of `quantize`.
     pub(super) fn quantize_arg(&mut self, op: &'static str, x: Arg, dtype: DType) -> OpResult<TensorValue<'a>> {
         let Some(block) = dtype.block() else {
             return Err(OpError::Argument { op, reason: format!("{dtype} is not a quantised type") });

@@ -448,6 +448,7 @@ fn the_page_of_ops_lists_every_op() {
     let sources = [
         include_str!("attention.rs"),
         include_str!("conv.rs"),
+        include_str!("crossing.rs"),
         include_str!("effects.rs"),
         include_str!("elementwise.rs"),
         include_str!("generate.rs"),

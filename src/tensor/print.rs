@@ -359,7 +359,9 @@ mod tests {
         assert_eq!(print(&[0.1, 2.0, 1.0 / 3.0].map(f16::from_f32), [3]), "[0.1    2.     0.3333]");
         // Exactly halfway between two texts: the even one. Below a power of two: only one of them gives the number back.
         assert_eq!(print::<f32>(&[0.001953125, 1.0], [2]), "[0.00195312 1.        ]");
-        assert_eq!(print::<f32>(&[203_143.625], [1]), "[203143.62]");
+        #[expect(clippy::excessive_precision, reason = "the exact value of the float, halfway between two texts")]
+        let halfway = 203_143.625;
+        assert_eq!(print::<f32>(&[halfway], [1]), "[203143.62]");
         assert_eq!(print(&[f16::from_f32(0.015625)], [1]), "[0.01563]");
     }
 

@@ -65,6 +65,7 @@ pub const OPS: &[Row] = rows! {
     value(Any [2, 3]) |o, x| o.value(&x[0]);
     shape(Any [2, 3]) |o, x| o.shape(&x[0]);
     dtype(Any [2, 3]) |o, x| o.dtype(&x[0]);
+    to_backend(Any [2, 3]) |o, x| o.to_backend(&x[0], Backend::Cpu);
     neg(Number [2, 3]) |o, x| o.neg(&x[0]);
     abs(Number [2, 3]) |o, x| o.abs(&x[0]);
     exp(Float [2, 3]) |o, x| o.exp(&x[0]);

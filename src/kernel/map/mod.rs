@@ -21,7 +21,7 @@ use crate::kernel::{Caps, Launch, Step, Variants};
 ///
 /// Inputs and outputs are strided; their layouts all have the iteration shape ([`MapKernel::shape`]). An output may name the same
 /// storage as inputs only if every such input has the output's very layout and dtype, or touches none of its elements.
-/// Scalars: [`Expr::Scalar`] numbers index the step's scalar list. With `dynamic_out`, the last scalar (u32) times that stride is added to
+/// Scalars: [`Expr::Scalar`](crate::ir::Expr) numbers index the step's scalar list. With `dynamic_out`, the last scalar (u32) times that stride is added to
 /// the (single) output's offset.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MapKernel {

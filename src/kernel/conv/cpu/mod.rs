@@ -1,5 +1,5 @@
 //! Convolution: columns of the input gathered per tile of output positions, right into the panels that the weights are multiplied by. Groups that make
-//! few channels of one go [another way](depthwise).
+//! few channels of one go [another way](mod@depthwise).
 
 mod depthwise;
 
