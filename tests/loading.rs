@@ -179,7 +179,7 @@ fn files_that_cannot_be_used_are_named_and_change_nothing() {
     for (kind, part) in [
         ("missing", "tensor_loading"),
         ("short", "bytes but its header declares"),
-        ("noise", "too long"),
+        ("noise", "exceeds the limit"),
         ("strange", "q9_9"),
     ] {
         let handle = rig.app.world().resource::<AssetServer>().load(name(kind));
