@@ -8,11 +8,10 @@ use smallvec::SmallVec;
 
 use crate::error::RunError;
 use crate::ir::{DType, Operand, Source};
-use crate::kernel::custom::run_on_cpu;
-use crate::kernel::host::fused::{Finish, Places, Temporary, run_map, run_prologue, shared_output};
+use crate::kernel::host::fused::{Places, Temporary, run_epilogue, run_prologue, shared_output};
 use crate::kernel::host::memory::{Elements, ElementsMut, Input};
-use crate::kernel::map::cpu::MapSource;
-use crate::kernel::*;
+use crate::kernel::host::{CpuCall, Epilogue};
+use crate::kernel::{CpuPool, HostWords, Step};
 use crate::plan::{Plan, Region};
 use crate::tensor::Storage;
 
@@ -103,10 +102,7 @@ pub(crate) fn run_plan(
 
 /// An elementwise function of a user's that a step calls and that is not there on the CPU.
 fn without_cpu_function(step: &Step) -> Option<&'static str> {
-    let own = match &step.kernel {
-        Kernel::Map(map) => Some(map),
-        _ => None,
-    };
+    let own = step.kernel.as_map();
     let fused = step.prologue.iter().chain(&step.epilogue).map(|fused| &fused.map);
     let mut functions = own.into_iter().chain(fused).flat_map(|map| &map.program.functions);
     functions.find(|function| function.cpu.is_none()).map(|function| function.name)
@@ -231,136 +227,18 @@ impl Memory<'_> {
         let mut guards = lock(self.slots, step);
         let written: SmallVec<[Region; 2]> =
             step.outputs.iter().filter_map(|o| self.region(o.source)).filter(|r| r.words > 0).collect();
-        // The kernel's own operands, then those of what is fused to it.
-        let fused = [&step.prologue, &step.epilogue].map(|fused| fused.as_ref().map_or(&[][..], |f| &f.inputs[..]));
-        let operands: SmallVec<[&Operand; 8]> = step.inputs.iter().chain(fused.into_iter().flatten()).collect();
-        // Elementwise work may read an element where it will be written, unless a number moves that place.
-        let still = match &step.kernel {
-            Kernel::Map(kernel) if kernel.dynamic_out.is_none() => 0,
-            Kernel::Map(_) => operands.len(),
-            _ => operands.len() - fused[1].len(),
-        };
-        let in_place = |i: usize| i >= still && shared_output(operands[i], &step.outputs).is_some();
-        let copies: SmallVec<[Copied; 8]> = (0..operands.len())
-            .map(|i| if in_place(i) { None } else { self.copy_shared(operands[i], &guards, &written) })
+        let operands = Operands::of(step);
+        let copies: SmallVec<[Copied; 8]> = (0..operands.all.len())
+            .map(|i| if operands.in_place(i) { None } else { self.copy_shared(operands.all[i], &guards, &written) })
             .collect();
-        let (gaps, mut pieces) = split_scratch(self.scratch, &written);
-        let (mut reads, mut writes) =
-            (SmallVec::<[(u32, &HostWords); 4]>::new(), SmallVec::<[(u32, &mut [u32]); 2]>::new());
-        for (s, guard) in &mut guards {
-            match guard {
-                Guard::Read(words) => reads.push((*s, &**words)),
-                Guard::Write(words) => writes.push((*s, &mut words[..])),
-            }
-        }
-
-        // Every written memory once; outputs say which is theirs.
-        let mut sources: SmallVec<[Source; 2]> = SmallVec::new();
-        let mut memories: Vec<ElementsMut> = Vec::new();
-        for output in step.outputs.iter() {
-            if sources.contains(&output.source) {
-                continue;
-            }
-            let words = match output.source {
-                Source::Slot(s) => writes.iter().position(|w| w.0 == s).map(|i| writes.swap_remove(i).1),
-                Source::Scratch(r) => {
-                    pieces.iter().position(|p| p.0 == self.regions[r as usize]).map(|i| pieces.swap_remove(i).1)
-                }
-                Source::Constant(_) | Source::Iota | Source::Fused => None,
-            };
-            memories.push(ElementsMut::new(words.unwrap_or_default(), output.dtype));
-            sources.push(output.source);
-        }
-
-        let mut inputs: SmallVec<[Input; 8]> = operands
-            .iter()
-            .zip(&copies)
-            .map(|(input, copied)| {
-                let mut layout = input.layout.clone();
-                if let Some((words, start)) = copied {
-                    layout.offset -= start;
-                    return Input { elements: Elements::new(words, input.dtype), layout };
-                }
-                let words = match input.source {
-                    Source::Slot(s) => reads.iter().find(|r| r.0 == s).map_or(&[][..], |r| &r.1[..]),
-                    Source::Scratch(r) => {
-                        let Region { offset, words } = self.regions[r as usize];
-                        let gap = gaps.iter().find(|g| g.0 <= offset && offset + words <= g.0 + g.1.len());
-                        gap.map_or(&[][..], |g| &g.1[offset - g.0..][..words])
-                    }
-                    Source::Constant(c) => &self.constants[c as usize],
-                    Source::Iota | Source::Fused => &[],
-                };
-                Input { elements: Elements::new(words, input.dtype), layout }
-            })
-            .collect();
-
-        let numbers =
-            |positions: &[u32]| -> SmallVec<[u32; 4]> { positions.iter().map(|&s| scalars[s as usize]).collect() };
-        let own = numbers(&step.scalars);
-        if let Kernel::Map(kernel) = &step.kernel {
-            let places = Places { outputs: &step.outputs, sources: &sources, memories };
-            let none = MapSource::Elements(Elements::U32(&[]));
-            run_map(kernel, (&step.inputs, &inputs), none, places, &own, pool);
-            return Ok(0);
-        }
-        if let Kernel::Custom(call) = &step.kernel {
-            let words: SmallVec<[_; 4]> = inputs.iter().map(|input| input.contiguous_words(pool)).collect();
-            let shapes = step.inputs.iter().map(|input| input.layout.shape.clone());
-            let inputs = words.iter().map(|words| &words[..]).zip(shapes).collect();
-            // Every output has a memory of its own; scratch, which comes last, is for devices.
-            let outputs = step.outputs.iter().zip(&mut memories).take(call.code.outputs.len());
-            let outputs = outputs.map(|(output, memory)| {
-                let start = output.layout.offset;
-                (memory.words(start..start + output.layout.elements()), output.layout.shape.clone())
-            });
-            return run_on_cpu(&call.code, inputs, outputs.collect(), &own).map(|()| 0);
-        }
-        if let (Some(output), Some(ElementsMut::U32(words))) = (step.outputs.first(), memories.first_mut())
-            && let Some(format) = output.dtype.block_format()
-        {
-            let first = output.layout.offset / format.elements;
-            match &step.kernel {
-                Kernel::Quantize(kernel) => quantize::quantize(kernel, &inputs, words, first, pool),
-                Kernel::BlockCopy(kernel) => block_copy::block_copy(kernel, &inputs, words, first),
-                _ => {}
-            }
-            return Ok(0);
-        }
-        let temporary = Temporary::of(step);
-        let (x, rest) = self.temporary.split_at_mut(temporary.x);
-        let value = &mut rest[..temporary.value];
-        let (own_inputs, fused_inputs) = inputs.split_at_mut(step.inputs.len());
-        let (prologue_inputs, epilogue_inputs) = fused_inputs.split_at(fused[0].len());
-        if let Some(prologue) = &step.prologue {
-            run_prologue(prologue, prologue_inputs, x, &numbers(&prologue.scalars), pool);
-            own_inputs[0].elements = Elements::new(x, step.inputs[0].dtype);
-        }
-        let out = match temporary.target {
-            Some(target) => {
-                let layout = &step.outputs[target].layout;
-                memories[target].words(layout.offset..layout.offset + layout.elements())
-            }
-            None => &mut *value,
-        };
-        let words = step.inputs.get(1).and_then(|input| reads.iter().find(|r| Source::Slot(r.0) == input.source));
-        let finish = match (&step.epilogue, &step.kernel, &step.outputs[..]) {
-            (Some(epilogue), Kernel::Conv(_), [output]) if temporary.target == Some(0) => {
-                Finish::new(epilogue, epilogue_inputs, output, numbers(&epilogue.scalars))
-            }
-            _ => None,
-        };
-        let faults = run_twin(&step.kernel, own_inputs, words.map(|r| r.1), out, &own, pool, finish.as_ref());
-        if let (Some(epilogue), None) = (&step.epilogue, finish) {
-            let value = match temporary.target {
-                Some(target) => MapSource::InPlace(target),
-                None => MapSource::Elements(Elements::U32(value)),
-            };
-            let places = Places { outputs: &step.outputs, sources: &sources, memories };
-            let operands = (&epilogue.inputs[..], epilogue_inputs);
-            run_map(&epilogue.map, operands, value, places, &numbers(&epilogue.scalars), pool);
-        }
-        Ok(faults)
+        let (gaps, pieces) = split_scratch(self.scratch, &written);
+        let (reads, writes) = views(&mut guards);
+        let (sources, memories) = written_memories(step, self.regions, writes, pieces);
+        let readable = Readable { reads: &reads, gaps: &gaps, regions: self.regions, constants: self.constants };
+        let mut inputs: SmallVec<[Input; 8]> =
+            operands.all.iter().zip(&copies).map(|(operand, copied)| readable.input(operand, copied)).collect();
+        let places = Places { outputs: &step.outputs, sources: &sources, memories };
+        launch(&operands, &mut inputs, places, &reads, self.temporary, scalars, pool)
     }
 
     /// A copy of an input that shares words with an output without being in place: it is read before anything is written.
@@ -391,41 +269,147 @@ impl Memory<'_> {
     }
 }
 
-/// All other kernels; `out` is what they write, of their output's 32-bit type, `words` are those of input 1 if it is a storage; kernels that are given
-/// `finish` compute their epilogue by it. Gives the out-of-range indices.
-fn run_twin(
-    kernel: &Kernel,
-    inputs: &[Input],
-    words: Option<&HostWords>,
-    out: &mut [u32],
+/// The operands of a step: the kernel's own, then those of what is fused to it.
+struct Operands<'a> {
+    step: &'a Step,
+    all: SmallVec<[&'a Operand; 8]>,
+    /// How many are the prologue's, and the epilogue's.
+    prologue: usize,
+    epilogue: usize,
+}
+
+impl<'a> Operands<'a> {
+    fn of(step: &'a Step) -> Self {
+        let fused = [&step.prologue, &step.epilogue].map(|fused| fused.as_ref().map_or(&[][..], |f| &f.inputs[..]));
+        let all = step.inputs.iter().chain(fused.into_iter().flatten()).collect();
+        Self { step, all, prologue: fused[0].len(), epilogue: fused[1].len() }
+    }
+
+    /// Whether an operand is read where it will be written. Elementwise work may do that, unless a number moves the place.
+    fn in_place(&self, i: usize) -> bool {
+        let first = match self.step.kernel.as_map() {
+            Some(map) if map.dynamic_out.is_none() => 0,
+            Some(_) => self.all.len(),
+            None => self.all.len() - self.epilogue,
+        };
+        i >= first && shared_output(self.all[i], &self.step.outputs).is_some()
+    }
+}
+
+/// The storages that a step reads, and the words of those that it writes, by slot.
+type Views<'a> = (SmallVec<[(u32, &'a HostWords); 4]>, SmallVec<[(u32, &'a mut [u32]); 2]>);
+
+fn views<'a>(guards: &'a mut [(u32, Guard)]) -> Views<'a> {
+    let (mut reads, mut writes) = (SmallVec::new(), SmallVec::new());
+    for (s, guard) in guards {
+        match guard {
+            Guard::Read(words) => reads.push((*s, &**words)),
+            Guard::Write(words) => writes.push((*s, &mut words[..])),
+        }
+    }
+    (reads, writes)
+}
+
+/// Every memory that a step writes, once; outputs say which is theirs by its source.
+fn written_memories<'a>(
+    step: &Step,
+    regions: &[Region],
+    mut writes: SmallVec<[(u32, &'a mut [u32]); 2]>,
+    mut pieces: SmallVec<[(Region, &'a mut [u32]); 2]>,
+) -> (SmallVec<[Source; 2]>, Vec<ElementsMut<'a>>) {
+    let mut sources: SmallVec<[Source; 2]> = SmallVec::new();
+    let mut memories: Vec<ElementsMut> = Vec::new();
+    for output in step.outputs.iter() {
+        if sources.contains(&output.source) {
+            continue;
+        }
+        let words = match output.source {
+            Source::Slot(s) => writes.iter().position(|w| w.0 == s).map(|i| writes.swap_remove(i).1),
+            Source::Scratch(r) => {
+                pieces.iter().position(|p| p.0 == regions[r as usize]).map(|i| pieces.swap_remove(i).1)
+            }
+            Source::Constant(_) | Source::Iota | Source::Fused => None,
+        };
+        memories.push(ElementsMut::new(words.unwrap_or_default(), output.dtype));
+        sources.push(output.source);
+    }
+    (sources, memories)
+}
+
+/// What a step can read while it writes.
+struct Readable<'a> {
+    reads: &'a [(u32, &'a HostWords)],
+    /// Scratch words between the regions that are written.
+    gaps: &'a [(usize, &'a [u32])],
+    regions: &'a [Region],
+    constants: &'a [Arc<[u32]>],
+}
+
+impl<'a> Readable<'a> {
+    /// An operand at hand, from its copy if it has one.
+    fn input(&self, operand: &Operand, copied: &'a Copied) -> Input<'a> {
+        let mut layout = operand.layout.clone();
+        if let Some((words, start)) = copied {
+            layout.offset -= start;
+            return Input { elements: Elements::new(words, operand.dtype), layout };
+        }
+        Input { elements: Elements::new(self.words(operand.source), operand.dtype), layout }
+    }
+
+    fn words(&self, source: Source) -> &'a [u32] {
+        match source {
+            Source::Slot(s) => self.reads.iter().find(|r| r.0 == s).map_or(&[][..], |r| &r.1[..]),
+            Source::Scratch(r) => {
+                let Region { offset, words } = self.regions[r as usize];
+                let gap = self.gaps.iter().find(|g| g.0 <= offset && offset + words <= g.0 + g.1.len());
+                gap.map_or(&[][..], |g| &g.1[offset - g.0..][..words])
+            }
+            Source::Constant(c) => &self.constants[c as usize],
+            Source::Iota | Source::Fused => &[],
+        }
+    }
+}
+
+/// Runs the prologue, the kernel's twin and the epilogue. `inputs` are those of `operands`, `storages` those that the step reads, by slot.
+fn launch<'a>(
+    operands: &Operands,
+    inputs: &mut [Input<'a>],
+    places: Places,
+    storages: &[(u32, &HostWords)],
+    temporary: &'a mut [u32],
     scalars: &[u32],
     pool: &CpuPool,
-    finish: Option<&Finish>,
-) -> u32 {
-    match kernel {
-        // Run by themselves.
-        Kernel::Map(_) | Kernel::Custom(_) => {}
-        Kernel::MatMul(kernel) => matmul::cpu::matmul(kernel, inputs, words, out, pool),
-        Kernel::QuantMatMul(kernel) => quant_matmul::cpu::quant_matmul(kernel, inputs, cast_slice_mut(out), pool),
-        // Their outputs are not of 32 bits.
-        Kernel::Quantize(_) | Kernel::BlockCopy(_) => {}
-        Kernel::Reduce(kernel) => reduce::cpu::reduce(kernel, inputs, out, pool),
-        Kernel::Softmax(kernel) => softmax::softmax(kernel, inputs, cast_slice_mut(out), pool),
-        Kernel::RowNorm(kernel) => row_norm::row_norm(kernel, inputs, cast_slice_mut(out), scalars, pool),
-        Kernel::CumSum(kernel) => cumsum::cumsum(kernel, inputs, out, pool),
-        Kernel::TopK(kernel) => top_k::top_k(kernel, inputs, cast_slice_mut(out), pool),
-        Kernel::Conv(kernel) => conv::cpu::conv(kernel, inputs, words, cast_slice_mut(out), pool, finish),
-        Kernel::ConvTranspose(kernel) => conv_transpose::conv_transpose(kernel, inputs, cast_slice_mut(out), pool),
-        Kernel::Pool(kernel) => pool::pool(kernel, inputs, out, pool),
-        Kernel::Taps(kernel) => taps::taps(kernel, inputs, cast_slice_mut(out), pool),
-        Kernel::Gather(kernel) => return gather::cpu::gather(kernel, inputs, out, pool),
-        Kernel::GatherElements(kernel) => return gather::cpu::gather_elements(kernel, inputs, out, pool),
-        Kernel::GatherNd(kernel) => return gather::cpu::gather_nd(kernel, inputs, out, pool),
-        Kernel::ScatterElements(kernel) => return scatter::cpu::scatter_elements(kernel, inputs, out),
-        Kernel::ScatterNd(kernel) => return scatter::cpu::scatter_nd(kernel, inputs, out),
-        Kernel::Attention(kernel) => attention::cpu::attention(kernel, inputs, cast_slice_mut(out), scalars, pool),
+) -> Result<u32, RunError> {
+    let step = operands.step;
+    let numbers =
+        |positions: &[u32]| -> SmallVec<[u32; 4]> { positions.iter().map(|&s| scalars[s as usize]).collect() };
+    let kept = Temporary::of(step);
+    let (x, rest) = temporary.split_at_mut(kept.x);
+    let (own, fused) = inputs.split_at_mut(step.inputs.len());
+    let (prologue_inputs, epilogue_inputs) = fused.split_at(operands.prologue);
+    if let Some(prologue) = &step.prologue {
+        run_prologue(prologue, prologue_inputs, x, &numbers(&prologue.scalars), pool);
+        own[0].elements = Elements::new(x, step.inputs[0].dtype);
     }
-    0
+    let epilogue = step.epilogue.as_ref().map(|fused| Epilogue {
+        fused,
+        inputs: epilogue_inputs,
+        scalars: numbers(&fused.scalars),
+    });
+    let mut call = CpuCall {
+        step,
+        inputs: own,
+        scalars: &numbers(&step.scalars),
+        pool,
+        places,
+        value: &mut rest[..kept.value],
+        target: kept.target,
+        epilogue,
+        storages,
+    };
+    let faults = step.kernel.spec().run(&mut call)?;
+    run_epilogue(call);
+    Ok(faults)
 }
 
 #[cfg(test)]

@@ -368,10 +368,12 @@ fn show<'a>(
         if memory <= limit {
             continue;
         }
-        let words = match &step.kernel {
-            // The place is known only when it runs.
-            Kernel::Map(map) if map.dynamic_out.is_some() && step.outputs[0].source == source => 0..memory,
-            _ => window(&step, source, gpu.binding_alignment()),
+        // The place of a store may be known only when it runs.
+        let moves = step.kernel.as_map().is_some_and(|map| map.dynamic_out.is_some());
+        let words = if moves && step.outputs[0].source == source {
+            0..memory
+        } else {
+            window(&step, source, gpu.binding_alignment())
         };
         if words.len() > limit {
             let what = format!("memory that one launch of \"{}\" sees", plan.report.steps[at].op);

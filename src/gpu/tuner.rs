@@ -475,7 +475,7 @@ impl Running {
             left_out: form.left_out.clone(),
         };
         shared.add_outcome(TuneOutcome {
-            kernel: self.job.step.kernel.name(),
+            kernel: self.job.step.kernel.spec().name(),
             default: default.variant.to_string(),
             chosen: chosen.to_string(),
             forms: self.forms.iter().zip(&medians).map(form).collect(),

@@ -26,5 +26,5 @@ pub(crate) use custom::{
 pub(crate) use dtype::scalar_bits;
 pub(crate) use expr::{Expr, Primitive, Program, Reg};
 pub(crate) use graph::{Graph, Node, NodeId};
-pub(crate) use op::{InnerOp, NormKind, Op, PoolKind, ReduceKind, ScatterReduce, View, Window};
+pub(crate) use op::{InnerOp, NormKind, Op, OpKind, PoolKind, ReduceKind, ScatterReduce, View, Window};
 pub(crate) use operand::{Operand, Source};

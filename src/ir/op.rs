@@ -193,15 +193,65 @@ impl Op {
         }
     }
 
+    /// What the op is to the planner.
+    pub(crate) fn kind(&self) -> OpKind {
+        match self {
+            Op::Load { .. } | Op::Host { .. } | Op::Const { .. } => OpKind::Source,
+            Op::Scalar | Op::Iota | Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast | Op::Function(_) => {
+                OpKind::Elementwise
+            }
+            Op::View(_) => OpKind::View,
+            Op::MatMul { .. }
+            | Op::QuantMatMul
+            | Op::Quantize
+            | Op::Reduce { .. }
+            | Op::Softmax { .. }
+            | Op::RowNorm { .. }
+            | Op::CumSum { .. }
+            | Op::TopK { .. }
+            | Op::Conv { .. }
+            | Op::ConvTranspose { .. }
+            | Op::Pool { .. }
+            | Op::Taps { .. }
+            | Op::Gather { .. }
+            | Op::GatherElements { .. }
+            | Op::GatherNd { .. }
+            | Op::ScatterElements { .. }
+            | Op::ScatterNd { .. }
+            | Op::Attention { .. }
+            | Op::Custom(_)
+            | Op::CustomOutput { .. } => OpKind::Kernel,
+            Op::Assemble { .. } => OpKind::Assembly,
+            Op::Store { .. } | Op::Read { .. } => OpKind::Effect,
+        }
+    }
+
     /// Whether the op computes each output element from the same element of its inputs.
     pub(crate) fn is_elementwise(&self) -> bool {
-        matches!(self, Op::Scalar | Op::Iota | Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast | Op::Function(_))
+        self.kind() == OpKind::Elementwise
     }
 
     /// Whether the op changes something outside the graph.
     pub(crate) fn is_effect(&self) -> bool {
-        matches!(self, Op::Store { .. } | Op::Read { .. })
+        self.kind() == OpKind::Effect
     }
+}
+
+/// What an op is to the planner, before it looks closer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpKind {
+    /// Data that is there already.
+    Source,
+    /// Each element of the result comes from the same element of the inputs.
+    Elementwise,
+    /// The same elements seen differently.
+    View,
+    /// Computed by a kernel of its own.
+    Kernel,
+    /// Put together from its inputs.
+    Assembly,
+    /// Changes something outside the graph.
+    Effect,
 }
 
 /// A way of seeing the same elements. The node's shape is the result's.

@@ -1,14 +1,100 @@
 //! Blocks go from one memory to another.
 
+use crate::error::RunError;
+use crate::ir::{DType, Operand};
+use crate::kernel::host::CpuCall;
 use crate::kernel::host::memory::{Elements, Input};
+use crate::kernel::spec::{Fusing, InputNames, KernelSpec, Need, Sizes, all_inputs, names};
+use crate::kernel::split::{InParts, Levels, Part};
 use crate::kernel::wgsl::Builder;
 use crate::kernel::wgsl::blocks::block_code;
-use crate::kernel::{BlocksKernel, Caps, Launch, Step};
+use crate::kernel::{Caps, Launch, Step, Variants};
+
+/// So many blocks of a quantised type, copied from anywhere to anywhere, but not within one memory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct BlockCopyKernel {
+    pub dtype: DType,
+    pub blocks: usize,
+}
+
+impl BlockCopyKernel {
+    /// The blocks that an operand is made of.
+    pub(crate) fn of(operand: &Operand) -> Self {
+        let blocks = operand.layout.elements() / operand.dtype.block().unwrap_or(1);
+        Self { dtype: operand.dtype, blocks }
+    }
+}
+
+impl KernelSpec for BlockCopyKernel {
+    fn name(&self) -> &'static str {
+        "block_copy"
+    }
+
+    fn input_names(&self) -> InputNames {
+        names(&["x"], &[])
+    }
+
+    fn need(_input: usize) -> Need {
+        Need::Contiguous
+    }
+
+    fn fusing(&self) -> Fusing {
+        Fusing::NONE
+    }
+
+    fn counts_faults(&self) -> bool {
+        false
+    }
+
+    fn writes_all(&self) -> bool {
+        true
+    }
+
+    fn flops(&self) -> usize {
+        0
+    }
+
+    fn bytes_read(&self, step: &Step) -> usize {
+        all_inputs(step)
+    }
+
+    fn halves(&self, _step: &Step) -> Vec<[Part; 2]> {
+        Vec::new()
+    }
+
+    fn in_parts(&self, _step: &Step, _fits: bool) -> InParts {
+        InParts::Whole
+    }
+
+    fn levels(&self) -> Option<Levels> {
+        None
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes::new()
+    }
+
+    fn forms(&self, _caps: &Caps) -> Variants {
+        Variants::new()
+    }
+
+    fn wgsl(&self, step: &Step, caps: &Caps) -> Option<Launch> {
+        lower(step, self, caps)
+    }
+
+    fn run(&self, call: &mut CpuCall) -> Result<u32, RunError> {
+        let inputs = call.inputs;
+        if let Some((words, first)) = call.blocks() {
+            block_copy(self, inputs, words, first);
+        }
+        Ok(0)
+    }
+}
 
 /// The launch that moves blocks: a thread for each group of two that any of them comes to lie in.
-pub(crate) fn lower(step: &Step, kernel: &BlocksKernel, caps: &Caps) -> Option<Launch> {
+pub(crate) fn lower(step: &Step, kernel: &BlockCopyKernel, caps: &Caps) -> Option<Launch> {
     let format = kernel.dtype.block_format()?;
-    let mut builder = Builder::new(step, "block_copy");
+    let mut builder = Builder::new(step);
     block_code(&mut builder, kernel.dtype, format);
     let (from, to) = (step.inputs.first()?.layout.offset, step.outputs.first()?.layout.offset);
     let (from, to) = (from / format.elements, to / format.elements);
@@ -18,7 +104,7 @@ pub(crate) fn lower(step: &Step, kernel: &BlocksKernel, caps: &Caps) -> Option<L
 }
 
 /// The twin. Input: blocks. They go to `words` from block `first` on.
-pub(crate) fn block_copy(kernel: &BlocksKernel, inputs: &[Input], words: &mut [u32], first: usize) {
+pub(crate) fn block_copy(kernel: &BlockCopyKernel, inputs: &[Input], words: &mut [u32], first: usize) {
     let [Input { elements: Elements::Blocks(format, from), layout }] = inputs else { return };
     let start = layout.offset / format.elements;
     for block in 0..kernel.blocks {

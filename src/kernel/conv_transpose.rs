@@ -1,17 +1,98 @@
 //! Transposed convolution: every input element adds its weighted window to the output. The weighting is a matrix product.
 
+use bytemuck::cast_slice_mut;
+
+use crate::error::RunError;
+use crate::ir::{Node, Window};
 use crate::kernel::conv::cpu::{place, taps, valid};
 use crate::kernel::conv::wgsl::{channel_params, start_code, window_params};
-use crate::kernel::host::CpuPool;
 use crate::kernel::host::memory::Input;
 use crate::kernel::host::scratch::with_scratch;
+use crate::kernel::host::{CpuCall, CpuPool, Values};
 use crate::kernel::matmul::gemm::{Matrix, gemm};
+use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, all_inputs, names, product};
+use crate::kernel::split::{InParts, Levels, Part};
 use crate::kernel::wgsl::Builder;
-use crate::kernel::{Caps, ConvKernel, Launch, Step};
+use crate::kernel::{Caps, ConvKernel, Launch, Step, Variants};
+
+/// A transposed convolution of these sizes. The weight is `[channels_in, channels_out / groups, window…]`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ConvTransposeKernel(pub ConvKernel);
+
+impl ConvTransposeKernel {
+    pub(crate) fn describe(node: &Node, inputs: &mut Inputs, &window: &Window, &groups: &usize, &bias: &bool) -> Self {
+        Self(ConvKernel::describe(node, inputs, &window, &groups, &bias))
+    }
+}
+
+impl KernelSpec for ConvTransposeKernel {
+    fn name(&self) -> &'static str {
+        "conv_transpose"
+    }
+
+    fn input_names(&self) -> InputNames {
+        names(&["x", "weight"], &[(self.0.bias, "bias")])
+    }
+
+    fn need(_input: usize) -> Need {
+        Need::Contiguous
+    }
+
+    fn fusing(&self) -> Fusing {
+        Fusing::AFTER
+    }
+
+    fn counts_faults(&self) -> bool {
+        false
+    }
+
+    fn writes_all(&self) -> bool {
+        true
+    }
+
+    fn flops(&self) -> usize {
+        let taps = self.0.channels_out / self.0.groups.max(1) * product(&self.0.window.size);
+        2 * self.0.batch * self.0.channels_in * product(&self.0.input) * taps
+    }
+
+    fn bytes_read(&self, step: &Step) -> usize {
+        all_inputs(step)
+    }
+
+    fn halves(&self, _step: &Step) -> Vec<[Part; 2]> {
+        Vec::new()
+    }
+
+    fn in_parts(&self, _step: &Step, _fits: bool) -> InParts {
+        InParts::Whole
+    }
+
+    fn levels(&self) -> Option<Levels> {
+        None
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes::new()
+    }
+
+    fn forms(&self, _caps: &Caps) -> Variants {
+        Variants::new()
+    }
+
+    fn wgsl(&self, step: &Step, caps: &Caps) -> Option<Launch> {
+        Some(lower(step, &self.0, caps))
+    }
+
+    fn run(&self, call: &mut CpuCall) -> Result<u32, RunError> {
+        let Values { inputs, out, pool, .. } = call.values();
+        conv_transpose(&self.0, inputs, cast_slice_mut(out), pool);
+        Ok(0)
+    }
+}
 
 pub(crate) fn lower(step: &Step, kernel: &ConvKernel, caps: &Caps) -> Launch {
     let count = kernel.batch * kernel.channels_out * kernel.output.iter().product::<usize>();
-    let mut builder = Builder::new(step, "conv_transpose");
+    let mut builder = Builder::new(step);
     start_code(&mut builder, kernel);
     channel_params(&mut builder.params, kernel);
     window_params(&mut builder.params, &kernel.window, kernel.input, kernel.output);

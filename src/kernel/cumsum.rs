@@ -2,13 +2,16 @@
 
 use bytemuck::cast_slice_mut;
 
-use crate::ir::Class;
-use crate::kernel::host::CpuPool;
+use crate::error::RunError;
+use crate::ir::{Class, Node};
 use crate::kernel::host::memory::Input;
 use crate::kernel::host::number::{Number, with_class};
+use crate::kernel::host::{CpuCall, CpuPool, Values};
+use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, all_inputs, around, names};
+use crate::kernel::split::{InParts, Levels, Part, by_rows};
 use crate::kernel::wgsl::Builder;
 use crate::kernel::wgsl::rows::THREAD_ROW;
-use crate::kernel::{Caps, Launch, Step, wgsl_type};
+use crate::kernel::{Caps, Launch, Step, Variants, wgsl_type};
 
 /// Running sums along the middle of `[outer, n, inner]`; exclusive sums start at 0.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -20,9 +23,82 @@ pub(crate) struct CumSumKernel {
     pub inner: usize,
 }
 
+impl CumSumKernel {
+    pub(crate) fn describe(_node: &Node, inputs: &mut Inputs, &axis: &usize, &exclusive: &bool) -> Self {
+        let x = &inputs[0];
+        let (outer, n, inner) = around(&x.layout.shape, axis);
+        Self { class: x.dtype.class(), exclusive, outer, n, inner }
+    }
+}
+
+impl KernelSpec for CumSumKernel {
+    fn name(&self) -> &'static str {
+        "cumsum"
+    }
+
+    fn input_names(&self) -> InputNames {
+        names(&["x"], &[])
+    }
+
+    fn need(_input: usize) -> Need {
+        Need::Contiguous
+    }
+
+    fn fusing(&self) -> Fusing {
+        Fusing::both(1, self.outer * self.inner)
+    }
+
+    fn counts_faults(&self) -> bool {
+        false
+    }
+
+    fn writes_all(&self) -> bool {
+        true
+    }
+
+    fn flops(&self) -> usize {
+        self.outer * self.n * self.inner
+    }
+
+    fn bytes_read(&self, step: &Step) -> usize {
+        all_inputs(step)
+    }
+
+    fn halves(&self, step: &Step) -> Vec<[Part; 2]> {
+        let plane = self.n * self.inner;
+        by_rows(step, self.outer, plane, plane, |outer| Self { outer, ..self.clone() })
+    }
+
+    fn in_parts(&self, _step: &Step, _fits: bool) -> InParts {
+        InParts::Whole
+    }
+
+    fn levels(&self) -> Option<Levels> {
+        None
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes::new()
+    }
+
+    fn forms(&self, _caps: &Caps) -> Variants {
+        Variants::new()
+    }
+
+    fn wgsl(&self, step: &Step, caps: &Caps) -> Option<Launch> {
+        Some(lower(step, self, caps))
+    }
+
+    fn run(&self, call: &mut CpuCall) -> Result<u32, RunError> {
+        let Values { inputs, out, pool, .. } = call.values();
+        cumsum(self, inputs, out, pool);
+        Ok(0)
+    }
+}
+
 pub(crate) fn lower(step: &Step, kernel: &CumSumKernel, caps: &Caps) -> Launch {
     let lines = kernel.outer * kernel.inner;
-    let mut builder = Builder::new(step, "cumsum");
+    let mut builder = Builder::new(step);
     builder.alias("T", wgsl_type(kernel.class)).constant("EXCLUSIVE", u32::from(kernel.exclusive));
     builder.params.size("n", kernel.n).size("inner", kernel.inner);
     // Few long lines leave a GPU idle unless a workgroup shares each; its barriers are what a software adapter pays for, where a thread can walk

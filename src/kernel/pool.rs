@@ -2,15 +2,18 @@
 
 use bytemuck::cast_slice_mut;
 
-use crate::ir::{Class, PoolKind, Window};
+use crate::error::RunError;
+use crate::ir::{Class, Node, PoolKind, Window};
 use crate::kernel::conv::cpu::{place, taps, valid};
 use crate::kernel::conv::wgsl::window_params;
-use crate::kernel::host::CpuPool;
 use crate::kernel::host::memory::Input;
 use crate::kernel::host::number::{Number, with_class};
+use crate::kernel::host::{CpuCall, CpuPool, Values};
 use crate::kernel::reduce::wgsl::beats_code;
+use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, all_inputs, names, product, spatial};
+use crate::kernel::split::{InParts, Levels, Part, by_rows};
 use crate::kernel::wgsl::Builder;
-use crate::kernel::{Caps, Launch, Step, wgsl_type};
+use crate::kernel::{Caps, Launch, Step, Variants, wgsl_type};
 
 /// Each plane of `[planes, in…]` → `[planes, out…]`. A window wholly outside the input gives 0 (average) or the lowest value (max).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,10 +26,92 @@ pub(crate) struct PoolKernel {
     pub output: [usize; 3],
 }
 
+impl PoolKernel {
+    pub(crate) fn describe(node: &Node, inputs: &mut Inputs, &kind: &PoolKind, &window: &Window) -> Self {
+        let (x, shape) = (&inputs[0], &inputs[0].layout.shape);
+        Self {
+            kind,
+            class: x.dtype.class(),
+            window,
+            planes: shape[0] * shape[1],
+            input: spatial(shape),
+            output: spatial(&node.shape),
+        }
+    }
+}
+
+impl KernelSpec for PoolKernel {
+    fn name(&self) -> &'static str {
+        "pool"
+    }
+
+    fn input_names(&self) -> InputNames {
+        names(&["x"], &[])
+    }
+
+    fn need(_input: usize) -> Need {
+        Need::Contiguous
+    }
+
+    fn fusing(&self) -> Fusing {
+        let each = product(&self.window.size).div_ceil(product(&self.window.stride)).max(1);
+        Fusing::both(each, self.planes * product(&self.output))
+    }
+
+    fn counts_faults(&self) -> bool {
+        false
+    }
+
+    fn writes_all(&self) -> bool {
+        true
+    }
+
+    fn flops(&self) -> usize {
+        self.planes * product(&self.output) * product(&self.window.size)
+    }
+
+    fn bytes_read(&self, step: &Step) -> usize {
+        all_inputs(step)
+    }
+
+    fn halves(&self, step: &Step) -> Vec<[Part; 2]> {
+        by_rows(step, self.planes, product(&self.input), product(&self.output), |planes| Self {
+            planes,
+            ..self.clone()
+        })
+    }
+
+    fn in_parts(&self, _step: &Step, _fits: bool) -> InParts {
+        InParts::Whole
+    }
+
+    fn levels(&self) -> Option<Levels> {
+        None
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes::new()
+    }
+
+    fn forms(&self, _caps: &Caps) -> Variants {
+        Variants::new()
+    }
+
+    fn wgsl(&self, step: &Step, caps: &Caps) -> Option<Launch> {
+        Some(lower(step, self, caps))
+    }
+
+    fn run(&self, call: &mut CpuCall) -> Result<u32, RunError> {
+        let Values { inputs, out, pool, .. } = call.values();
+        self::pool(self, inputs, out, pool);
+        Ok(0)
+    }
+}
+
 /// The position of the maximum of a window wholly outside the input is 0. A NaN is above every number, so it wins, as in `max`.
 pub(crate) fn lower(step: &Step, kernel: &PoolKernel, caps: &Caps) -> Launch {
     let count = kernel.planes * kernel.output.iter().product::<usize>();
-    let mut builder = Builder::new(step, "pool");
+    let mut builder = Builder::new(step);
     builder.alias("T", wgsl_type(kernel.class));
     beats_code(&mut builder, ">", kernel.class);
     builder.code(match kernel.kind {

@@ -1,24 +1,100 @@
 //! Numbers become blocks.
 
-use crate::ir::DType;
-use crate::kernel::host::CpuPool;
+use crate::error::RunError;
+use crate::ir::{DType, Node};
 use crate::kernel::host::memory::Input;
+use crate::kernel::host::{CpuCall, CpuPool};
+use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, all_inputs, names};
+use crate::kernel::split::{InParts, Levels, Part, by_rows};
 use crate::kernel::wgsl::Builder;
 use crate::kernel::wgsl::blocks::block_code;
-use crate::kernel::{Caps, Launch, Step};
+use crate::kernel::{Caps, Launch, Step, Variants};
 
-/// So many blocks of a quantised type, the output's. [`Kernel::Quantize`] makes them of floats, and its output begins with a group and ends with
-/// one or with its memory. [`Kernel::BlockCopy`] copies them from anywhere to anywhere, but not within one memory.
+/// So many blocks of a quantised type, made of floats. The output begins with a group and ends with one or with its memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct BlocksKernel {
+pub(crate) struct QuantizeKernel {
     pub dtype: DType,
     pub blocks: usize,
 }
 
+impl QuantizeKernel {
+    pub(crate) fn describe(node: &Node, _inputs: &mut Inputs) -> Self {
+        let blocks = node.shape.elements() / node.dtype.block().unwrap_or(1);
+        Self { dtype: node.dtype, blocks }
+    }
+}
+
+impl KernelSpec for QuantizeKernel {
+    fn name(&self) -> &'static str {
+        "quantize"
+    }
+
+    fn input_names(&self) -> InputNames {
+        names(&["x"], &[])
+    }
+
+    fn need(_input: usize) -> Need {
+        Need::Contiguous
+    }
+
+    fn fusing(&self) -> Fusing {
+        Fusing::NONE
+    }
+
+    fn counts_faults(&self) -> bool {
+        false
+    }
+
+    fn writes_all(&self) -> bool {
+        true
+    }
+
+    fn flops(&self) -> usize {
+        0
+    }
+
+    fn bytes_read(&self, step: &Step) -> usize {
+        all_inputs(step)
+    }
+
+    fn halves(&self, step: &Step) -> Vec<[Part; 2]> {
+        let elements = self.dtype.block().unwrap_or(1);
+        by_rows(step, self.blocks, elements, elements, |blocks| Self { blocks, ..self.clone() })
+    }
+
+    fn in_parts(&self, _step: &Step, _fits: bool) -> InParts {
+        InParts::Whole
+    }
+
+    fn levels(&self) -> Option<Levels> {
+        None
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes::new()
+    }
+
+    fn forms(&self, _caps: &Caps) -> Variants {
+        Variants::new()
+    }
+
+    fn wgsl(&self, step: &Step, caps: &Caps) -> Option<Launch> {
+        lower(step, self, caps)
+    }
+
+    fn run(&self, call: &mut CpuCall) -> Result<u32, RunError> {
+        let (inputs, pool) = (call.inputs, call.pool);
+        if let Some((words, first)) = call.blocks() {
+            quantize(self, inputs, words, first, pool);
+        }
+        Ok(0)
+    }
+}
+
 /// The launch that makes blocks of numbers: a thread for each group of two.
-pub(crate) fn lower(step: &Step, kernel: &BlocksKernel, caps: &Caps) -> Option<Launch> {
+pub(crate) fn lower(step: &Step, kernel: &QuantizeKernel, caps: &Caps) -> Option<Launch> {
     let format = kernel.dtype.block_format()?;
-    let mut builder = Builder::new(step, "quantize");
+    let mut builder = Builder::new(step);
     block_code(&mut builder, kernel.dtype, format);
     builder.need("bits_f16").constant("BITS", format.bits as u32);
     let first = step.outputs.first()?.layout.offset / format.elements;
@@ -28,7 +104,7 @@ pub(crate) fn lower(step: &Step, kernel: &BlocksKernel, caps: &Caps) -> Option<L
 }
 
 /// The twin. Input: floats. Blocks go to `words` from the group with block `first` on.
-pub(crate) fn quantize(kernel: &BlocksKernel, inputs: &[Input], words: &mut [u32], first: usize, pool: &CpuPool) {
+pub(crate) fn quantize(kernel: &QuantizeKernel, inputs: &[Input], words: &mut [u32], first: usize, pool: &CpuPool) {
     let ([x], Some(format)) = (inputs, kernel.dtype.block_format()) else { return };
     let start = first / 2 * format.group_words();
     let words = &mut words[start..start + format.words_of(kernel.blocks)];
@@ -60,7 +136,7 @@ mod tests {
                 let layout = Layout { offset: 3, ..Layout::contiguous([blocks * format.elements]) };
                 let x = Input { elements: Elements::F32(&values), layout };
                 let mut words = vec![7; format.words_of(blocks + 4)];
-                quantize(&BlocksKernel { dtype, blocks }, &[x], &mut words, 2, &CpuPool::new(3));
+                quantize(&QuantizeKernel { dtype, blocks }, &[x], &mut words, 2, &CpuPool::new(3));
                 let (before, rest) = words.split_at(format.group_words());
                 assert!(before.iter().all(|&w| w == 7));
                 let (made, after) = rest.split_at(format.words_of(blocks));

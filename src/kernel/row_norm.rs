@@ -1,10 +1,16 @@
 //! Normalisation of rows.
 
-use crate::ir::{Class, NormKind};
-use crate::kernel::host::CpuPool;
+use bytemuck::cast_slice_mut;
+use smallvec::SmallVec;
+
+use crate::error::RunError;
+use crate::ir::{Class, Node, NormKind};
 use crate::kernel::host::memory::Input;
 use crate::kernel::host::simd::vectorised;
+use crate::kernel::host::{CpuCall, CpuPool, Values};
 use crate::kernel::reduce::cpu::sum_f32;
+use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, all_inputs, names, rows_of};
+use crate::kernel::split::{InParts, Levels, Part, by_rows};
 use crate::kernel::wgsl::Builder;
 use crate::kernel::wgsl::rows::Rows;
 use crate::kernel::{Caps, Launch, Step, Variants, choose};
@@ -19,13 +25,81 @@ pub(crate) struct RowNormKernel {
     pub n: usize,
 }
 
-fn rows(kernel: &RowNormKernel) -> Rows {
-    Rows { rows: kernel.rows, n: kernel.n, inner: 1, fields: &["count", "mean", "squares"] }
+impl RowNormKernel {
+    pub(crate) fn describe(_node: &Node, inputs: &mut Inputs, &kind: &NormKind, &weight: &bool, &bias: &bool) -> Self {
+        let (rows, n) = rows_of(&inputs[0].layout.shape);
+        Self { kind, weight, bias, rows, n }
+    }
 }
 
-/// Who may work on a normalisation on this device, the default first.
-pub(crate) fn variants(kernel: &RowNormKernel, caps: &Caps) -> Variants {
-    rows(kernel).variants(caps)
+impl KernelSpec for RowNormKernel {
+    fn name(&self) -> &'static str {
+        "row_norm"
+    }
+
+    fn input_names(&self) -> InputNames {
+        names(&["x"], &[(self.weight, "weight"), (self.bias, "bias")])
+    }
+
+    fn need(_input: usize) -> Need {
+        Need::Contiguous
+    }
+
+    fn fusing(&self) -> Fusing {
+        // Once for what is to know of the row, once for the result.
+        Fusing::both(2, self.rows)
+    }
+
+    fn counts_faults(&self) -> bool {
+        false
+    }
+
+    fn writes_all(&self) -> bool {
+        true
+    }
+
+    fn flops(&self) -> usize {
+        // Mean and variance in one pass, then the scaled difference.
+        self.rows * self.n * 8
+    }
+
+    fn bytes_read(&self, step: &Step) -> usize {
+        all_inputs(step)
+    }
+
+    fn halves(&self, step: &Step) -> Vec<[Part; 2]> {
+        by_rows(step, self.rows, self.n, self.n, |rows| Self { rows, ..self.clone() })
+    }
+
+    fn in_parts(&self, _step: &Step, _fits: bool) -> InParts {
+        InParts::Whole
+    }
+
+    fn levels(&self) -> Option<Levels> {
+        None
+    }
+
+    fn sizes(&self) -> Sizes {
+        SmallVec::from_slice(&[("rows", self.rows), ("n", self.n)])
+    }
+
+    fn forms(&self, caps: &Caps) -> Variants {
+        rows(self).variants(caps)
+    }
+
+    fn wgsl(&self, step: &Step, caps: &Caps) -> Option<Launch> {
+        lower(step, self, caps)
+    }
+
+    fn run(&self, call: &mut CpuCall) -> Result<u32, RunError> {
+        let Values { inputs, out, scalars, pool } = call.values();
+        row_norm(self, inputs, cast_slice_mut(out), scalars, pool);
+        Ok(0)
+    }
+}
+
+fn rows(kernel: &RowNormKernel) -> Rows {
+    Rows { rows: kernel.rows, n: kernel.n, inner: 1, fields: &["count", "mean", "squares"] }
 }
 
 /// The launch of a normalisation.
@@ -42,7 +116,7 @@ pub(crate) fn lower(step: &Step, kernel: &RowNormKernel, caps: &Caps) -> Option<
         ("bias", begins(1 + usize::from(kernel.weight))),
         ("y", rows.aligned(&step.outputs[0])),
     ];
-    let mut builder = Builder::with_quads(step, "row_norm", &quads, caps);
+    let mut builder = Builder::with_quads(step, &quads, caps);
     builder.alias("T", "f32");
     match step.scalars.first() {
         Some(&epsilon) => builder.params.scalar("epsilon", Class::Float, epsilon),

@@ -1,11 +1,18 @@
 //! Softmax and its logarithm over the middle of `[outer, n, inner]`. As in NumPy, a row of −∞ alone gives NaN.
 
+use bytemuck::cast_slice_mut;
+use smallvec::SmallVec;
+
+use crate::error::RunError;
+use crate::ir::Node;
 use crate::kernel::host::memory::Input;
 use crate::kernel::host::number::Number;
 use crate::kernel::host::scratch::with_scratch;
 use crate::kernel::host::simd::vectorised;
-use crate::kernel::host::{CpuPool, math};
+use crate::kernel::host::{CpuCall, CpuPool, Values, math};
 use crate::kernel::reduce::cpu::{max_f32, sum_f32};
+use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, all_inputs, around, names};
+use crate::kernel::split::{InParts, Levels, Part, by_rows};
 use crate::kernel::wgsl::Builder;
 use crate::kernel::wgsl::rows::Rows;
 use crate::kernel::{Caps, Launch, Step, Variants, choose};
@@ -19,13 +26,82 @@ pub(crate) struct SoftmaxKernel {
     pub inner: usize,
 }
 
-fn rows(kernel: &SoftmaxKernel) -> Rows {
-    Rows { rows: kernel.outer * kernel.inner, n: kernel.n, inner: kernel.inner, fields: &["top", "sum"] }
+impl SoftmaxKernel {
+    pub(crate) fn describe(_node: &Node, inputs: &mut Inputs, &axis: &usize, &log: &bool) -> Self {
+        let (outer, n, inner) = around(&inputs[0].layout.shape, axis);
+        Self { log, outer, n, inner }
+    }
 }
 
-/// Who may work on a softmax on this device, the default first.
-pub(crate) fn variants(kernel: &SoftmaxKernel, caps: &Caps) -> Variants {
-    rows(kernel).variants(caps)
+impl KernelSpec for SoftmaxKernel {
+    fn name(&self) -> &'static str {
+        "softmax"
+    }
+
+    fn input_names(&self) -> InputNames {
+        names(&["x"], &[])
+    }
+
+    fn need(_input: usize) -> Need {
+        Need::Contiguous
+    }
+
+    fn fusing(&self) -> Fusing {
+        // Once for what is to know of the row, once for the result.
+        Fusing::both(2, self.outer * self.inner)
+    }
+
+    fn counts_faults(&self) -> bool {
+        false
+    }
+
+    fn writes_all(&self) -> bool {
+        true
+    }
+
+    fn flops(&self) -> usize {
+        // The maximum, the difference, its exponential, the sum, the quotient.
+        self.outer * self.n * self.inner * 24
+    }
+
+    fn bytes_read(&self, step: &Step) -> usize {
+        all_inputs(step)
+    }
+
+    fn halves(&self, step: &Step) -> Vec<[Part; 2]> {
+        let plane = self.n * self.inner;
+        by_rows(step, self.outer, plane, plane, |outer| Self { outer, ..self.clone() })
+    }
+
+    fn in_parts(&self, _step: &Step, _fits: bool) -> InParts {
+        InParts::Whole
+    }
+
+    fn levels(&self) -> Option<Levels> {
+        None
+    }
+
+    fn sizes(&self) -> Sizes {
+        SmallVec::from_slice(&[("outer", self.outer), ("n", self.n), ("inner", self.inner)])
+    }
+
+    fn forms(&self, caps: &Caps) -> Variants {
+        rows(self).variants(caps)
+    }
+
+    fn wgsl(&self, step: &Step, caps: &Caps) -> Option<Launch> {
+        lower(step, self, caps)
+    }
+
+    fn run(&self, call: &mut CpuCall) -> Result<u32, RunError> {
+        let Values { inputs, out, pool, .. } = call.values();
+        softmax(self, inputs, cast_slice_mut(out), pool);
+        Ok(0)
+    }
+}
+
+fn rows(kernel: &SoftmaxKernel) -> Rows {
+    Rows { rows: kernel.outer * kernel.inner, n: kernel.n, inner: kernel.inner, fields: &["top", "sum"] }
 }
 
 /// The launch of a softmax.
@@ -36,7 +112,7 @@ pub(crate) fn lower(step: &Step, kernel: &SoftmaxKernel, caps: &Caps) -> Option<
     }
     let rows = rows(kernel);
     let quads = [("x", rows.aligned(&step.inputs[0])), ("y", rows.aligned(&step.outputs[0]))];
-    let mut builder = Builder::with_quads(step, "softmax", &quads, caps);
+    let mut builder = Builder::with_quads(step, &quads, caps);
     builder.alias("T", "f32").constant("LOG", u32::from(log));
     rows.loads(&mut builder);
     rows.stores(&mut builder);

@@ -34,9 +34,9 @@ pub(crate) struct Fused {
 
 impl Step {
     /// A launch of a kernel as it is.
-    pub(crate) fn new(kernel: Kernel, inputs: impl IntoIterator<Item = Operand>, output: Operand) -> Self {
+    pub(crate) fn new(kernel: impl Into<Kernel>, inputs: impl IntoIterator<Item = Operand>, output: Operand) -> Self {
         Self {
-            kernel,
+            kernel: kernel.into(),
             inputs: inputs.into_iter().collect(),
             outputs: SmallVec::from_iter([output]),
             scalars: SmallVec::new(),

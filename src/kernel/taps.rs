@@ -1,9 +1,15 @@
 //! Weighted sums of chosen elements of an axis: interpolation and other resampling.
 
-use crate::kernel::host::CpuPool;
+use bytemuck::cast_slice_mut;
+
+use crate::error::RunError;
+use crate::ir::Node;
 use crate::kernel::host::memory::Input;
+use crate::kernel::host::{CpuCall, CpuPool, Values};
+use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, all_inputs, around, names};
+use crate::kernel::split::{InParts, Levels, Part, by_rows};
 use crate::kernel::wgsl::Builder;
-use crate::kernel::{Caps, Launch, Step};
+use crate::kernel::{Caps, Launch, Step, Variants};
 
 /// `out[o, j, i] = Σₜ weight[j, t] · x[o, position[j, t], i]` for `x [outer, n, inner]`. Positions are in range. Floats.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -15,9 +21,81 @@ pub(crate) struct TapsKernel {
     pub taps: usize,
 }
 
+impl TapsKernel {
+    pub(crate) fn describe(_node: &Node, inputs: &mut Inputs, &axis: &usize) -> Self {
+        let (outer, n, inner) = around(&inputs[0].layout.shape, axis);
+        let table = &inputs[1].layout.shape;
+        Self { outer, n, inner, out: table[0], taps: table[1] }
+    }
+}
+
+impl KernelSpec for TapsKernel {
+    fn name(&self) -> &'static str {
+        "taps"
+    }
+
+    fn input_names(&self) -> InputNames {
+        names(&["x", "position", "weight"], &[])
+    }
+
+    fn need(_input: usize) -> Need {
+        Need::Contiguous
+    }
+
+    fn fusing(&self) -> Fusing {
+        Fusing::AFTER
+    }
+
+    fn counts_faults(&self) -> bool {
+        false
+    }
+
+    fn writes_all(&self) -> bool {
+        true
+    }
+
+    fn flops(&self) -> usize {
+        2 * self.outer * self.out * self.inner * self.taps
+    }
+
+    fn bytes_read(&self, step: &Step) -> usize {
+        all_inputs(step)
+    }
+
+    fn halves(&self, step: &Step) -> Vec<[Part; 2]> {
+        by_rows(step, self.outer, self.n * self.inner, self.out * self.inner, |outer| Self { outer, ..self.clone() })
+    }
+
+    fn in_parts(&self, _step: &Step, _fits: bool) -> InParts {
+        InParts::Whole
+    }
+
+    fn levels(&self) -> Option<Levels> {
+        None
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes::new()
+    }
+
+    fn forms(&self, _caps: &Caps) -> Variants {
+        Variants::new()
+    }
+
+    fn wgsl(&self, step: &Step, caps: &Caps) -> Option<Launch> {
+        Some(lower(step, self, caps))
+    }
+
+    fn run(&self, call: &mut CpuCall) -> Result<u32, RunError> {
+        let Values { inputs, out, pool, .. } = call.values();
+        taps(self, inputs, cast_slice_mut(out), pool);
+        Ok(0)
+    }
+}
+
 pub(crate) fn lower(step: &Step, kernel: &TapsKernel, caps: &Caps) -> Launch {
     let count = kernel.outer * kernel.out * kernel.inner;
-    let mut builder = Builder::new(step, "taps");
+    let mut builder = Builder::new(step);
     builder.params.size("n", kernel.n).size("inner", kernel.inner).size("out", kernel.out).size("taps", kernel.taps);
     builder.finish_threads(include_str!("../../assets/kernels/taps.wgsl"), count, caps)
 }

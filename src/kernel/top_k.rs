@@ -1,11 +1,16 @@
 //! The best `k` of each row.
 
-use crate::ir::Class;
-use crate::kernel::host::CpuPool;
+use bytemuck::cast_slice_mut;
+
+use crate::error::RunError;
+use crate::ir::{Class, Node};
 use crate::kernel::host::memory::Input;
 use crate::kernel::host::number::{Number, with_class};
+use crate::kernel::host::{CpuCall, CpuPool, Values};
+use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, all_inputs, names, rows_of};
+use crate::kernel::split::{InParts, Levels, Part, by_rows};
 use crate::kernel::wgsl::{Builder, grid};
-use crate::kernel::{Caps, Launch, Step};
+use crate::kernel::{Caps, Launch, Step, Variants};
 
 /// `[rows, n]` → `i32 [rows, k]`: positions, best first, equal values by position. NaN counts as largest.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -17,12 +22,85 @@ pub(crate) struct TopKKernel {
     pub k: usize,
 }
 
+impl TopKKernel {
+    pub(crate) fn describe(_node: &Node, inputs: &mut Inputs, &k: &usize, &largest: &bool) -> Self {
+        let x = &inputs[0];
+        let (rows, n) = rows_of(&x.layout.shape);
+        Self { class: x.dtype.class(), largest, rows, n, k }
+    }
+}
+
+impl KernelSpec for TopKKernel {
+    fn name(&self) -> &'static str {
+        "top_k"
+    }
+
+    fn input_names(&self) -> InputNames {
+        names(&["x"], &[])
+    }
+
+    fn need(_input: usize) -> Need {
+        Need::Contiguous
+    }
+
+    fn fusing(&self) -> Fusing {
+        // Each round looks at the whole row.
+        Fusing::both(self.k.max(2), self.rows)
+    }
+
+    fn counts_faults(&self) -> bool {
+        false
+    }
+
+    fn writes_all(&self) -> bool {
+        true
+    }
+
+    fn flops(&self) -> usize {
+        0
+    }
+
+    fn bytes_read(&self, step: &Step) -> usize {
+        all_inputs(step)
+    }
+
+    fn halves(&self, step: &Step) -> Vec<[Part; 2]> {
+        by_rows(step, self.rows, self.n, self.k, |rows| Self { rows, ..self.clone() })
+    }
+
+    fn in_parts(&self, _step: &Step, _fits: bool) -> InParts {
+        InParts::Whole
+    }
+
+    fn levels(&self) -> Option<Levels> {
+        None
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes::new()
+    }
+
+    fn forms(&self, _caps: &Caps) -> Variants {
+        Variants::new()
+    }
+
+    fn wgsl(&self, step: &Step, caps: &Caps) -> Option<Launch> {
+        Some(lower(step, self, caps))
+    }
+
+    fn run(&self, call: &mut CpuCall) -> Result<u32, RunError> {
+        let Values { inputs, out, pool, .. } = call.values();
+        top_k(self, inputs, cast_slice_mut(out), pool);
+        Ok(0)
+    }
+}
+
 /// `next_best`: what a round finds.
 const NEXT: &str = include_str!("../../assets/kernels/top_k_next.wgsl");
 
 pub(crate) fn lower(step: &Step, kernel: &TopKKernel, caps: &Caps) -> Launch {
     let TopKKernel { rows, n, k, .. } = *kernel;
-    let mut builder = Builder::new(step, "top_k");
+    let mut builder = Builder::new(step);
     key_code(&mut builder, kernel);
     builder.params.size("rows", rows).size("n", n).size("k", k);
     // Rounds cost `k · n` a row, counting ranks costs `n · n` but is wholly parallel and needs no barriers.

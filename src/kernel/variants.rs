@@ -1,5 +1,5 @@
-//! The forms that kernels come in. Which one a launch takes is decided by the table of defaults, the functions `variants` of the kernels, which put
-//! the default for a device first; or by the tuner, which measures all that fit and forces the best by [`Caps::variant`].
+//! The forms that kernels come in. Which one a launch takes is decided by `KernelSpec::forms`, which puts the default for a
+//! device first; or by the tuner, which measures all that fit and forces the best by [`Caps::variant`].
 //!
 //! | kernel | forms | default on a GPU | default on a software adapter |
 //! |---|---|---|---|
@@ -13,7 +13,7 @@ use core::fmt;
 
 use smallvec::SmallVec;
 
-use super::{Caps, Kernel};
+use super::Caps;
 use crate::kernel::Step;
 
 /// One form of a kernel.
@@ -116,16 +116,7 @@ impl Variant {
 
 /// The forms that fit a step, the default first.
 pub(crate) fn variants(step: &Step, caps: &Caps) -> Variants {
-    let caps = &Caps { variant: None, ..*caps };
-    match &step.kernel {
-        Kernel::Map(_) => super::map::wgsl::variants(caps),
-        Kernel::MatMul(kernel) => super::matmul::wgsl::variants(kernel, caps),
-        Kernel::Reduce(kernel) => super::reduce::wgsl::variants(kernel, caps),
-        Kernel::Softmax(kernel) => super::softmax::variants(kernel, caps),
-        Kernel::RowNorm(kernel) => super::row_norm::variants(kernel, caps),
-        Kernel::Conv(kernel) => super::conv::wgsl::variants(kernel, caps),
-        _ => Variants::new(),
-    }
+    step.kernel.spec().forms(&Caps { variant: None, ..*caps })
 }
 
 /// The one of the `fitting` forms that a launch takes: the forced one if it is among them, else the default.
@@ -137,32 +128,7 @@ pub(crate) fn choose(fitting: &[Variant], caps: &Caps) -> Option<Variant> {
 pub(crate) fn bucket(step: &Step) -> String {
     use fmt::Write;
     let about = |n: usize| n.max(1).next_power_of_two();
-    let product = |sizes: &[usize]| about(sizes.iter().product());
-    let sizes: SmallVec<[(&str, usize); 6]> = match &step.kernel {
-        Kernel::MatMul(k) => {
-            SmallVec::from_slice(&[("b", product(&k.batch)), ("m", about(k.m)), ("n", about(k.n)), ("k", about(k.k))])
-        }
-        Kernel::Reduce(k) => {
-            SmallVec::from_slice(&[("outer", about(k.outer)), ("n", about(k.n)), ("inner", about(k.inner))])
-        }
-        Kernel::Softmax(k) => {
-            SmallVec::from_slice(&[("outer", about(k.outer)), ("n", about(k.n)), ("inner", about(k.inner))])
-        }
-        Kernel::RowNorm(k) => SmallVec::from_slice(&[("rows", about(k.rows)), ("n", about(k.n))]),
-        Kernel::Conv(k) => SmallVec::from_slice(&[
-            ("b", about(k.batch)),
-            ("in", about(k.channels_in)),
-            ("out", about(k.channels_out)),
-            ("groups", about(k.groups)),
-            ("positions", product(&k.output)),
-            ("taps", product(&k.window.size)),
-        ]),
-        Kernel::Map(k) => {
-            SmallVec::from_slice(&[("elements", about(k.shape.elements())), ("exprs", about(k.program.exprs.len()))])
-        }
-        _ => SmallVec::new(),
-    };
-    let mut text = step.kernel.name().to_owned();
+    let mut text = step.kernel.spec().name().to_owned();
     // Writing to a string cannot fail.
     for operand in step.inputs.iter().chain(&step.outputs) {
         let lies = match operand.layout.strides.last() {
@@ -172,8 +138,8 @@ pub(crate) fn bucket(step: &Step) -> String {
         };
         let _ = write!(text, " {}{lies}", operand.dtype);
     }
-    for (name, size) in sizes {
-        let _ = write!(text, " {name}{size}");
+    for (name, size) in step.kernel.spec().sizes() {
+        let _ = write!(text, " {name}{}", about(size));
     }
     for (name, fused) in [("before", &step.prologue), ("after", &step.epilogue)] {
         if let Some(fused) = fused {

@@ -1,6 +1,6 @@
 //! What is known about every node before any kernel is chosen: who uses it, when, and whether it may be computed inside its user.
 
-use crate::ir::{Graph, NodeId, Op};
+use crate::ir::{Graph, NodeId, Op, OpKind};
 use smallvec::SmallVec;
 
 /// A node's computation ends up inside a map at that node, or in memory for a kernel there.
@@ -70,13 +70,14 @@ impl Analysis {
     fn deadlines(&self, graph: &Graph) -> Vec<usize> {
         let mut deadlines = vec![usize::MAX; graph.nodes.len()];
         for (at, node) in graph.nodes.iter().enumerate().filter(|(at, _)| self.live[*at]) {
-            deadlines[at] = match node.op {
-                Op::Load { slot, .. } => self.next_store(slot, at),
-                Op::View(_) => deadlines[node.inputs[0].index()],
-                ref op if op.is_elementwise() => {
-                    node.inputs.iter().map(|i| deadlines[i.index()]).min().unwrap_or(usize::MAX)
-                }
-                _ => usize::MAX,
+            let of_inputs = || node.inputs.iter().map(|i| deadlines[i.index()]).min().unwrap_or(usize::MAX);
+            deadlines[at] = match node.op.kind() {
+                OpKind::Elementwise | OpKind::View => of_inputs(),
+                OpKind::Source => match node.op {
+                    Op::Load { slot, .. } => self.next_store(slot, at),
+                    _ => usize::MAX,
+                },
+                OpKind::Kernel | OpKind::Assembly | OpKind::Effect => usize::MAX,
             };
         }
         deadlines
@@ -112,7 +113,10 @@ impl Analysis {
                         }
                     }
                 } else {
-                    let map = op.is_elementwise() || op.is_effect() || matches!(op, Op::Assemble { .. });
+                    let map = match op.kind() {
+                        OpKind::Elementwise | OpKind::Effect | OpKind::Assembly => true,
+                        OpKind::Source | OpKind::View | OpKind::Kernel => false,
+                    };
                     let root = Root { at: user, map };
                     if !set.contains(&root) {
                         set.push(root);
@@ -138,11 +142,12 @@ impl Analysis {
     /// Nodes that are stored whole can be computed straight into the storage if nobody would notice.
     fn choose_redirects(&mut self, graph: &Graph, users: &[SmallVec<[usize; 4]>]) {
         for (at, node) in graph.nodes.iter().enumerate().filter(|(at, _)| self.live[*at]) {
-            let computes = match node.op {
-                Op::Assemble { .. } | Op::Quantize => true,
-                ref op if op.is_elementwise() => !self.inlined[at],
-                Op::Load { .. } | Op::Host { .. } | Op::Const { .. } | Op::View(_) => false,
-                ref op => !op.is_effect() && node.dtype == node.dtype.wide(),
+            let computes = match node.op.kind() {
+                OpKind::Source | OpKind::View | OpKind::Effect => false,
+                OpKind::Elementwise => !self.inlined[at],
+                // Kernels make 32-bit values or blocks; narrower results are packed by a map.
+                OpKind::Kernel => node.dtype == node.dtype.wide() || node.dtype.is_quantized(),
+                OpKind::Assembly => true,
             };
             if !computes {
                 continue;

@@ -11,16 +11,9 @@ use smallvec::{SmallVec, smallvec};
 use super::lower::Planner;
 use super::values::Lazy;
 use crate::ir::{BinaryOp, Class, DType, Expr, Layout, NodeId, Operand, ReduceKind, Reg, Shape, Source};
-use crate::kernel::{GatherElementsKernel, GatherKernel, Kernel, ReduceKernel, Step};
-
-/// Parts begin at multiples of this many rows or elements where there are enough of them: whole words, vectors and groups of blocks.
-const EVEN: usize = 64;
-
-/// Elements that a reduction should find in one go: more are worth several workers, whatever their number.
-const LONGEST_ROW: usize = 1 << 17;
-
-/// Terms of a product's sums that one worker should add up.
-const LONGEST_SUM: usize = 1 << 15;
+use crate::kernel::{
+    EVEN, GatherElementsKernel, InParts, Kernel, LONGEST_ROW, Part, PartOutput, ReduceKernel, Step, part,
+};
 
 /// The words of a memory that a step touches, from where a binding may begin.
 pub(crate) fn window(step: &Step, source: Source, alignment: usize) -> Range<usize> {
@@ -60,73 +53,6 @@ pub(crate) fn shift(step: &mut Step, source: Source, start: usize) {
             operand.layout.offset -= start / words * elements;
         }
     }
-}
-
-/// A contiguous operand's elements from `start` on.
-fn part(operand: &Operand, start: usize, elements: usize) -> Operand {
-    let layout = Layout { offset: operand.layout.offset + start, ..Layout::contiguous([elements]) };
-    Operand { layout, ..operand.clone() }
-}
-
-/// Two parts of `n`, if there are two.
-fn halves(n: usize) -> Option<[Range<usize>; 2]> {
-    let middle = match n {
-        0 | 1 => return None,
-        // Blocks of quantised types come in pairs.
-        2..4 => 1,
-        4..128 => n / 4 * 2,
-        _ => (n / 2).next_multiple_of(EVEN),
-    };
-    Some([0..middle, middle..n])
-}
-
-/// Kernels that do the same to each of a number of rows: how many, and the elements of input 0 and of the output in each. All other inputs are
-/// read by every row.
-fn rows(kernel: &Kernel) -> Option<(usize, usize, usize)> {
-    let volume = |dims: &[usize; 3]| dims.iter().product::<usize>();
-    Some(match kernel {
-        Kernel::Reduce(k) => (k.outer, k.n * k.inner, k.inner),
-        Kernel::Softmax(k) => (k.outer, k.n * k.inner, k.n * k.inner),
-        Kernel::CumSum(k) => (k.outer, k.n * k.inner, k.n * k.inner),
-        Kernel::RowNorm(k) => (k.rows, k.n, k.n),
-        Kernel::TopK(k) => (k.rows, k.n, k.k),
-        Kernel::Pool(k) => (k.planes, volume(&k.input), volume(&k.output)),
-        Kernel::Conv(k) => (k.batch, k.channels_in * volume(&k.input), k.channels_out * volume(&k.output)),
-        Kernel::Taps(k) => (k.outer, k.n * k.inner, k.out * k.inner),
-        Kernel::Gather(k) => (k.outer, k.n * k.inner, k.indices * k.inner),
-        Kernel::Quantize(k) => {
-            let elements = k.dtype.block().unwrap_or(1);
-            (k.blocks, elements, elements)
-        }
-        _ => return None,
-    })
-}
-
-fn with_rows(kernel: &Kernel, rows: usize) -> Kernel {
-    let mut kernel = kernel.clone();
-    match &mut kernel {
-        Kernel::Reduce(k) => k.outer = rows,
-        Kernel::Softmax(k) => k.outer = rows,
-        Kernel::CumSum(k) => k.outer = rows,
-        Kernel::RowNorm(k) => k.rows = rows,
-        Kernel::TopK(k) => k.rows = rows,
-        Kernel::Pool(k) => k.planes = rows,
-        Kernel::Conv(k) => k.batch = rows,
-        Kernel::Taps(k) => k.outer = rows,
-        Kernel::Gather(k) => k.outer = rows,
-        Kernel::Quantize(k) => k.blocks = rows,
-        _ => {}
-    }
-    kernel
-}
-
-/// A step over some of its rows.
-fn some_rows(step: &Step, range: &Range<usize>, of_input: usize, of_output: usize) -> Step {
-    let mut some = step.clone();
-    some.kernel = with_rows(&step.kernel, range.len());
-    some.inputs[0] = part(&step.inputs[0], range.start * of_input, range.len() * of_input);
-    some.outputs[0] = part(&step.outputs[0], range.start * of_output, range.len() * of_output);
-    some
 }
 
 impl Planner<'_> {
@@ -169,194 +95,63 @@ impl Planner<'_> {
     /// Appends a step, in parts if it has to be.
     fn chunk(&mut self, step: Step) {
         let excess = self.excess(&step);
-        if excess == 0 {
-            self.shorten(step);
-            return;
+        if excess > 0
+            && let Some(parts) = self.best_halves(&step, excess)
+        {
+            return self.chunk_parts(parts);
         }
-        // The halves that need least; others would not come to an end.
-        let candidates =
-            Self::halved(&step).into_iter().chain(self.halved_columns(&step)).chain(self.halved_terms(&step));
-        let best = candidates
+        match step.kernel.spec().in_parts(&step, excess == 0) {
+            InParts::Whole => self.steps.push(step),
+            InParts::Halves(parts) => {
+                let parts = parts.map(|part| self.planned(&step, part));
+                self.chunk_parts(parts);
+            }
+            InParts::LongRow(kernel) => self.reduce_parts(&step, &kernel),
+        }
+    }
+
+    /// The two parts of a step that need least memory, if that is less than the whole needs; others would not come to an end.
+    fn best_halves(&mut self, step: &Step, excess: usize) -> Option<[Planned; 2]> {
+        let ways = step.kernel.spec().halves(step).into_iter();
+        let ways: Vec<[Planned; 2]> = ways.map(|parts| parts.map(|part| self.planned(step, part))).collect();
+        ways.into_iter()
             .map(|parts| (parts.iter().map(|part| self.excess(&part.step)).max().unwrap_or(0), parts))
             .filter(|(worst, _)| *worst < excess)
-            .min_by_key(|(worst, _)| *worst);
-        match (best, &step.kernel) {
-            (Some((_, parts)), _) => self.chunk_parts(parts, &step),
-            (None, Kernel::Reduce(kernel)) if kernel.outer == 1 => self.reduce_parts(&step, &kernel.clone()),
-            _ => self.steps.push(step),
-        }
+            .min_by_key(|(worst, _)| *worst)
+            .map(|(_, parts)| parts)
     }
 
-    /// Appends a step that fits, in parts if it would keep few workers busy for long.
-    fn shorten(&mut self, step: Step) {
-        match &step.kernel {
-            Kernel::Reduce(k) if k.outer == 1 && k.n > LONGEST_ROW && k.inner < LONGEST_ROW => {
-                self.reduce_parts(&step, &k.clone());
+    /// A part of a step as a step, with the memory that it needs.
+    fn planned(&mut self, whole: &Step, part: Part) -> Planned {
+        let (output, then) = match part.output {
+            PartOutput::Place(output) => (output, None),
+            PartOutput::Copied { shape, to } => {
+                let from = self.new_scratch(&shape, to.dtype);
+                (from.clone(), Some(Then { from, to, add: false }))
             }
-            Kernel::MatMul(k) if k.k > LONGEST_SUM => match self.halved_terms(&step) {
-                Some(parts) => self.chunk_parts(parts, &step),
-                None => self.steps.push(step),
-            },
-            _ => self.steps.push(step),
-        }
+            PartOutput::Added { shape, to } => {
+                let from = self.new_scratch(&shape, to.dtype);
+                (from.clone(), Some(Then { from, to, add: true }))
+            }
+        };
+        let outputs = smallvec![output];
+        Planned { step: Step { kernel: part.kernel, inputs: part.inputs, outputs, ..whole.clone() }, then }
     }
 
-    fn chunk_parts(&mut self, parts: [Part; 2], whole: &Step) {
-        for part in parts {
-            self.chunk(part.step);
-            if let Some(then) = part.then {
+    fn chunk_parts(&mut self, parts: [Planned; 2]) {
+        for Planned { step, then } in parts {
+            let nodes = step.nodes.clone();
+            self.chunk(step);
+            if let Some(then) = then {
                 let mut value = Lazy::load(then.from);
                 if then.add {
                     let so_far = value.absorb(&Lazy::load(then.to.clone()));
                     value.result = value.program.binary(BinaryOp::Add, so_far, value.result);
                 }
-                value.nodes = whole.nodes.clone();
+                value.nodes = nodes;
                 self.chunk_map(value, then.to);
             }
         }
-    }
-
-    /// A step as two whose results stand beside each other, in every way there is.
-    fn halved(step: &Step) -> Vec<[Part; 2]> {
-        let mut ways: Vec<[Part; 2]> = Vec::new();
-        if let Some((count, of_input, of_output)) = rows(&step.kernel)
-            && let Some(ranges) = halves(count)
-        {
-            ways.push(ranges.map(|range| some_rows(step, &range, of_input, of_output).into()));
-        }
-        match &step.kernel {
-            // A store to a place that only the run knows may need all of its memory.
-            Kernel::Map(map) if map.dynamic_out.is_none() => {
-                for (axis, ranges) in map.shape.iter().enumerate().filter_map(|(i, &n)| Some((i, halves(n)?))) {
-                    ways.push(ranges.map(|range| {
-                        let mut some = step.clone();
-                        for operand in some.inputs.iter_mut().chain(&mut some.outputs) {
-                            operand.layout = operand.layout.slice(axis, range.start, range.len(), 1);
-                        }
-                        let mut map = map.clone();
-                        map.shape.dims_mut()[axis] = range.len();
-                        some.kernel = Kernel::Map(map);
-                        some.into()
-                    }));
-                }
-            }
-            Kernel::MatMul(k) if !k.batch.is_empty() => {
-                let of_output = k.batch[1..].iter().product::<usize>() * k.m * k.n;
-                ways.extend(halves(k.batch[0]).map(|ranges| {
-                    ranges.map(|range| {
-                        let mut kernel = k.clone();
-                        kernel.batch[0] = range.len();
-                        sliced(step, Kernel::MatMul(kernel), &[(0, 0), (1, 0)], &range, of_output)
-                    })
-                }));
-            }
-            Kernel::MatMul(k) => ways.extend(halves(k.m).map(|ranges| {
-                ranges.map(|range| {
-                    let kernel = crate::kernel::MatMulKernel { m: range.len(), ..k.clone() };
-                    sliced(step, Kernel::MatMul(kernel), &[(0, 0)], &range, k.n)
-                })
-            })),
-            Kernel::QuantMatMul(k) => ways.extend(halves(k.m).map(|ranges| {
-                ranges.map(|range| {
-                    let kernel = crate::kernel::QuantMatMulKernel { m: range.len(), ..k.clone() };
-                    sliced(step, Kernel::QuantMatMul(kernel), &[(0, 0)], &range, k.n)
-                })
-            })),
-            Kernel::Attention(k) => ways.extend(halves(k.batch).map(|ranges| {
-                ranges.map(|range| {
-                    let kernel = crate::kernel::AttentionKernel { batch: range.len(), ..k.clone() };
-                    let axes: SmallVec<[(usize, usize); 4]> = (0..step.inputs.len()).map(|i| (i, 0)).collect();
-                    sliced(step, Kernel::Attention(kernel), &axes, &range, k.heads * k.queries * k.value)
-                })
-            })),
-            Kernel::Gather(k) if k.outer == 1 => {
-                ways.extend(halves(k.indices).map(|ranges| {
-                    ranges.map(|range| {
-                        let mut some = step.clone();
-                        some.kernel = Kernel::Gather(GatherKernel { indices: range.len(), ..k.clone() });
-                        some.inputs[1] = part(&step.inputs[1], range.start, range.len());
-                        some.outputs[0] = part(&step.outputs[0], range.start * k.inner, range.len() * k.inner);
-                        some.into()
-                    })
-                }));
-                ways.extend(halves(k.rows).map(|ranges| {
-                    ranges.map(|range| {
-                        let mut some = step.clone();
-                        some.inputs[0] = part(&step.inputs[0], range.start * k.inner, range.len() * k.inner);
-                        let (first, rows) = (k.first + range.start, range.len());
-                        some.kernel = Kernel::Gather(GatherKernel { first, rows, ..k.clone() });
-                        some.into()
-                    })
-                }));
-            }
-            _ => {}
-        }
-        ways
-    }
-
-    /// A product as two of half the columns each. Columns of several rows do not stand together, so these go through memory of their own.
-    fn halved_columns(&mut self, step: &Step) -> Option<[Part; 2]> {
-        let (m, n, quant) = match &step.kernel {
-            Kernel::MatMul(k) if k.batch.is_empty() => (k.m, k.n, None),
-            Kernel::QuantMatMul(k) => (k.m, k.n, Some(k.k)),
-            _ => return None,
-        };
-        let output = &step.outputs[0];
-        let ranges = halves(n)?;
-        Some(ranges.map(|range| {
-            let mut some = step.clone();
-            match &mut some.kernel {
-                Kernel::MatMul(k) => k.n = range.len(),
-                Kernel::QuantMatMul(k) => k.n = range.len(),
-                _ => {}
-            }
-            some.inputs[1] = match quant {
-                Some(k) => {
-                    let mut rows = part(&step.inputs[1], range.start * k, range.len() * k);
-                    rows.layout.shape = Shape::from([range.len(), k]);
-                    rows.layout.strides = smallvec![k as isize, 1];
-                    rows
-                }
-                None => {
-                    let right = &step.inputs[1];
-                    Operand { layout: right.layout.slice(1, range.start, range.len(), 1), ..right.clone() }
-                }
-            };
-            if m == 1 {
-                some.outputs[0] = part(output, range.start, range.len());
-                return some.into();
-            }
-            let own = self.new_scratch(&Shape::from([m, range.len()]), output.dtype);
-            some.outputs[0] = own.clone();
-            let whole = Layout { offset: output.layout.offset, ..Layout::contiguous([m, n]) };
-            let to = Operand { layout: whole.slice(1, range.start, range.len(), 1), ..output.clone() };
-            Part { step: some, then: Some(Then { from: own, to, add: false }) }
-        }))
-    }
-
-    /// A product as the sum of two over half the terms each.
-    fn halved_terms(&mut self, step: &Step) -> Option<[Part; 2]> {
-        let Kernel::MatMul(k) = &step.kernel else { return None };
-        if !k.batch.is_empty() {
-            return None;
-        }
-        let output = &step.outputs[0];
-        let layout = Layout { offset: output.layout.offset, ..Layout::contiguous([k.m, k.n]) };
-        let whole = Operand { layout, ..output.clone() };
-        Some(halves(k.k)?.map(|range| {
-            let mut some = step.clone();
-            some.kernel = Kernel::MatMul(crate::kernel::MatMulKernel { k: range.len(), ..k.clone() });
-            for (input, axis) in [(0, 1), (1, 0)] {
-                let layout = &mut some.inputs[input].layout;
-                *layout = layout.slice(axis, range.start, range.len(), 1);
-            }
-            if range.start == 0 {
-                return some.into();
-            }
-            let own = self.new_scratch(&Shape::from([k.m, k.n]), output.dtype);
-            some.outputs[0] = own.clone();
-            Part { step: some, then: Some(Then { from: own, to: whole.clone(), add: true }) }
-        }))
     }
 
     /// One long row: its parts are reduced, then what these gave.
@@ -382,13 +177,13 @@ impl Planner<'_> {
                 if outer > 0 && n > 0 {
                     let x = part(&step.inputs[0], first * length * kernel.inner, outer * n * kernel.inner);
                     let to = part(&found, first * kernel.inner, outer * kernel.inner);
-                    let reduce = Kernel::Reduce(ReduceKernel { kind, outer, n, ..kernel.clone() });
+                    let reduce = ReduceKernel { kind, outer, n, ..kernel.clone() };
                     planner.chunk(Step { nodes: nodes.clone(), ..Step::new(reduce, [x], to) });
                 }
             }
             found
         };
-        let over_parts = |kind: ReduceKind| Kernel::Reduce(ReduceKernel { kind, n: parts, ..kernel.clone() });
+        let over_parts = |kind: ReduceKind| Kernel::from(ReduceKernel { kind, n: parts, ..kernel.clone() });
         match kernel.kind {
             ReduceKind::Sum | ReduceKind::Prod | ReduceKind::Max | ReduceKind::Min => {
                 let found = gather(self, kernel.kind, wide);
@@ -418,7 +213,7 @@ impl Planner<'_> {
                 let within = self.new_scratch(&row, DType::I32);
                 let data = Shape::from([parts, kernel.inner]);
                 let pick = GatherElementsKernel { class: Class::Int, axis: 0, data, indices: row.clone() };
-                self.chunk_kernel(Kernel::GatherElements(pick), [places, winner.clone()], within.clone(), &nodes);
+                self.chunk_kernel(pick.into(), [places, winner.clone()], within.clone(), &nodes);
                 let mut place = Lazy::load(winner);
                 let length = place.program.push(Expr::Const(length as u32, Class::Int));
                 place.result = place.program.binary(BinaryOp::Mul, place.result, length);
@@ -490,7 +285,7 @@ fn divided(value: &mut Lazy, by: usize) -> Reg {
 }
 
 /// Part of a step's work, and where its result goes from there.
-struct Part {
+struct Planned {
     step: Step,
     then: Option<Then>,
 }
@@ -500,24 +295,6 @@ struct Then {
     from: Operand,
     to: Operand,
     add: bool,
-}
-
-impl From<Step> for Part {
-    fn from(step: Step) -> Self {
-        Self { step, then: None }
-    }
-}
-
-/// A step over a range of one axis of some inputs, given as (input, axis), with `of_output` elements of the output for each.
-fn sliced(step: &Step, kernel: Kernel, axes: &[(usize, usize)], range: &Range<usize>, of_output: usize) -> Part {
-    let mut some = step.clone();
-    some.kernel = kernel;
-    for &(input, axis) in axes {
-        let layout = &mut some.inputs[input].layout;
-        *layout = layout.slice(axis, range.start, range.len(), 1);
-    }
-    some.outputs[0] = part(&step.outputs[0], range.start * of_output, range.len() * of_output);
-    some.into()
 }
 
 #[cfg(test)]

@@ -5,14 +5,16 @@ use smallvec::SmallVec;
 use super::lower::Planner;
 use super::values::Lazy;
 use crate::ir::{Class, CustomCall, Expr, NodeId, Op, Operand, Shape};
-use crate::kernel::{Kernel, Step};
+use crate::kernel::{KernelSpec, Step};
 
 impl Planner<'_> {
     /// A launch of a user's kernel; gives its first output and notes all of them.
     pub(super) fn custom(&mut self, id: NodeId, call: &CustomCall) -> Operand {
         let graph = self.graph;
         let node = graph.node(id);
-        let inputs: SmallVec<[Operand; 4]> = node.inputs.iter().map(|&input| self.bindable(input)).collect();
+        let need = <CustomCall as KernelSpec>::need;
+        let inputs = node.inputs.iter().enumerate().map(|(i, &input)| self.bring(input, need(i)));
+        let inputs: SmallVec<[Operand; 4]> = inputs.collect();
         let mut outputs: SmallVec<[Operand; 2]> = SmallVec::new();
         for (i, binding) in call.code.outputs.iter().enumerate() {
             let output = NodeId(id.0 + i as u32);
@@ -38,17 +40,11 @@ impl Planner<'_> {
                 scalars,
                 nodes: SmallVec::from_iter([id]),
                 outputs: outputs.iter().cloned().chain(scratch).collect(),
-                ..Step::new(Kernel::Custom(call.clone()), inputs, first.clone())
+                ..Step::new(call.clone(), inputs, first.clone())
             });
         }
         self.custom_outputs.insert(id, outputs);
         first
-    }
-
-    /// A node's value without gaps, from where a binding may start on.
-    fn bindable(&mut self, id: NodeId) -> Operand {
-        let operand = self.contiguous(id);
-        if self.may_start(&operand) { operand } else { self.fresh(operand) }
     }
 
     fn may_start(&self, operand: &Operand) -> bool {

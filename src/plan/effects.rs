@@ -2,7 +2,6 @@
 
 use super::Plan;
 use crate::ir::{Operand, Source};
-use crate::kernel::Kernel;
 
 /// What a plan does to a storage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,9 +41,8 @@ pub(crate) fn effects(plan: &Plan, elements: &[usize]) -> Vec<Effect> {
         for output in &step.outputs {
             if let Source::Slot(slot) = output.source {
                 let effect = &mut effects[slot as usize];
-                // A scatter leaves alone what it does not hit.
-                let partial = matches!(step.kernel, Kernel::ScatterElements(_) | Kernel::ScatterNd(_));
-                effect.replaces |= !read[slot as usize] && !partial && whole(output, slot);
+                let all = step.kernel.spec().writes_all() && whole(output, slot);
+                effect.replaces |= all && !read[slot as usize];
                 (effect.writes, effect.host) = (true, None);
             }
         }

@@ -11,7 +11,7 @@ use super::memory::{Lifetime, largest_live_set, pack};
 use super::values::{Lazy, Value, apply};
 use super::{Plan, PlanLimits, PlanRead, PlanReport, Region, StepReport, Unfused, Upload, fuse};
 use crate::ir::{Class, DType, Expr, Graph, Layout, NodeId, Op, Operand, Shape, Source, UnaryOp};
-use crate::kernel::{BlocksKernel, Kernel, Step};
+use crate::kernel::{BlockCopyKernel, Elementwise, Inputs, Kernel, Levels, Lowering, Need, Step, lowering};
 
 /// Expressions longer than this are written to memory, so that no kernel outgrows a compiler.
 pub(super) const LONGEST_PROGRAM: usize = 256;
@@ -62,19 +62,21 @@ pub(super) struct Planner<'a> {
 
 impl Planner<'_> {
     fn lower(&mut self, id: NodeId) {
-        let node = self.graph.node(id);
-        let value = match &node.op {
-            Op::Load { slot, layout } => {
-                let operand = Operand { source: Source::Slot(*slot), dtype: node.dtype, layout: layout.clone() };
+        let graph = self.graph;
+        let node = graph.node(id);
+        let value = match lowering(node, &mut |input, need| self.bring(input, need)) {
+            Lowering::Kernel(kernel, inputs) => self.kernel(id, kernel, inputs),
+            Lowering::Load { slot, layout } => {
+                let operand = Operand { source: Source::Slot(slot), dtype: node.dtype, layout: layout.clone() };
                 if self.analysis.snapshot[id.index()] {
                     Value::Memory(self.copy(Lazy::load(operand)))
                 } else {
                     Value::Memory(operand)
                 }
             }
-            Op::Host { index } => Value::Host { index: *index, shape: node.shape.clone(), dtype: node.dtype },
-            Op::Const { words } => Value::Memory(self.constant(words, &node.shape, node.dtype)),
-            Op::View(view) => match self.value(node.inputs[0]) {
+            Lowering::Host { index } => Value::Host { index, shape: node.shape.clone(), dtype: node.dtype },
+            Lowering::Const { words } => Value::Memory(self.constant(words, &node.shape, node.dtype)),
+            Lowering::View(view) => match self.value(node.inputs[0]) {
                 Value::Lazy(lazy) => match lazy.view(view, &node.shape) {
                     Some(lazy) => Value::Lazy(lazy),
                     None => {
@@ -87,29 +89,41 @@ impl Planner<'_> {
                     self.view_memory(base, view, &node.shape)
                 }
             },
-            op if op.is_elementwise() => {
-                let lazy = self.expression(id);
+            Lowering::Elementwise(op) => {
+                let lazy = self.expression(id, op);
                 if self.analysis.inlined[id.index()] {
                     Value::Lazy(lazy)
                 } else {
                     Value::Memory(self.materialise(id, lazy))
                 }
             }
-            Op::Assemble { places, fill } => self.assemble(id, places, *fill),
-            Op::Quantize => Value::Memory(self.quantize(id)),
-            Op::Custom(call) => Value::Memory(self.custom(id, call)),
-            Op::CustomOutput { index } => {
+            Lowering::Assemble { places, fill } => self.assemble(id, places, fill),
+            Lowering::Custom(call) => Value::Memory(self.custom(id, call)),
+            Lowering::CustomOutput { index } => {
                 let outputs = self.custom_outputs.get(&node.inputs[0]);
-                match outputs.and_then(|outputs| outputs.get(*index)).cloned() {
+                match outputs.and_then(|outputs| outputs.get(index)).cloned() {
                     Some(output) => Value::Memory(output),
                     None => self.value(node.inputs[0]),
                 }
             }
-            Op::Store { slot, layout, at } => return self.store(id, *slot, layout, *at),
-            Op::Read { request } => return self.read(id, *request),
-            _ => self.kernel(id),
+            Lowering::Store { slot, layout, at } => return self.store(id, slot, layout, at),
+            Lowering::Read { request } => return self.read(id, request),
         };
         self.values[id.index()] = Some(value);
+    }
+
+    /// A node's value as a kernel needs it.
+    pub(super) fn bring(&mut self, id: NodeId, need: Need) -> Operand {
+        let starts = match need {
+            Need::Strided => return self.memory(id),
+            Need::Contiguous => return self.contiguous(id),
+            Need::ContiguousAtWord => {
+                |operand: &Operand, _| operand.layout.offset.is_multiple_of(operand.dtype.per_word())
+            }
+            Need::Bindable => |operand: &Operand, alignment| operand.layout.offset.is_multiple_of(alignment),
+        };
+        let operand = self.contiguous(id);
+        if starts(&operand, self.limits.alignment) { operand } else { self.copy(Lazy::load(operand)) }
     }
 
     fn value(&self, id: NodeId) -> Value {
@@ -191,36 +205,36 @@ impl Planner<'_> {
     }
 
     /// An elementwise node as an expression of its inputs.
-    fn expression(&mut self, id: NodeId) -> Lazy {
+    fn expression(&mut self, id: NodeId, op: Elementwise) -> Lazy {
         let node = self.graph.node(id);
         self.keep_within_limits(&node.inputs);
         let inputs: SmallVec<[Lazy; 3]> = node.inputs.iter().map(|&input| self.lazy(input)).collect();
         let mut lazy = Lazy::new(node.shape.clone(), node.dtype);
         let regs: SmallVec<[_; 3]> = inputs.iter().map(|input| lazy.absorb(input)).collect();
         let input_class = inputs.first().map_or(node.dtype.class(), |input| input.dtype.class());
-        lazy.result = match &node.op {
-            Op::Scalar => lazy.scalar(node.scalar, node.dtype.class()),
-            Op::Iota => {
+        lazy.result = match op {
+            Elementwise::Scalar => lazy.scalar(node.scalar, node.dtype.class()),
+            Elementwise::Iota => {
                 let layout = Layout::contiguous(node.shape.clone());
                 return Lazy::load(Operand { source: Source::Iota, dtype: node.dtype, layout });
             }
-            Op::Unary(op) => {
+            Elementwise::Unary(op) => {
                 let class = match op {
                     UnaryOp::RandomUniform | UnaryOp::RandomNormal => Class::Uint,
                     _ => input_class,
                 };
                 let scalars: SmallVec<[_; 2]> =
                     (0..op.scalars() as u32).map(|i| lazy.scalar(node.scalar + i, class)).collect();
-                let result = lazy.program.unary(*op, regs[0], &scalars);
+                let result = lazy.program.unary(op, regs[0], &scalars);
                 lazy.program.wrap(result, node.dtype)
             }
-            Op::Binary(op) => {
-                let result = lazy.program.binary(*op, regs[0], regs[1]);
+            Elementwise::Binary(op) => {
+                let result = lazy.program.binary(op, regs[0], regs[1]);
                 lazy.program.wrap(result, node.dtype)
             }
-            Op::Select => lazy.program.push(Expr::Select(regs[0], regs[1], regs[2])),
-            Op::Function(function) => lazy.program.call(function, regs.iter().copied()),
-            _ => lazy.program.push(Expr::Cast(regs[0], node.dtype)),
+            Elementwise::Select => lazy.program.push(Expr::Select(regs[0], regs[1], regs[2])),
+            Elementwise::Function(function) => lazy.program.call(function, regs.iter().copied()),
+            Elementwise::Cast => lazy.program.push(Expr::Cast(regs[0], node.dtype)),
         };
         if !node.inputs.is_empty() {
             lazy.nodes.push(id);
@@ -260,30 +274,6 @@ impl Planner<'_> {
         output
     }
 
-    /// A copy of an operand in scratch memory of its own.
-    pub(super) fn fresh(&mut self, operand: Operand) -> Operand {
-        self.copy(Lazy::load(operand))
-    }
-
-    /// Makes blocks, in the storage they are stored to if they are whole groups there, or in scratch.
-    fn quantize(&mut self, id: NodeId) -> Operand {
-        let node = self.graph.node(id);
-        let x = self.contiguous(node.inputs[0]);
-        let output = match self.redirected(id) {
-            Some((store, output)) if self.covers_words(&output) && x.source != output.source => {
-                self.stored[store.index()] = true;
-                output
-            }
-            _ => self.new_scratch(&node.shape, node.dtype),
-        };
-        if node.shape.elements() > 0 {
-            let kernel = Kernel::Quantize(blocks_kernel(&output));
-            let nodes = SmallVec::from_iter([id]);
-            self.steps.push(Step { nodes, ..Step::new(kernel, [x], output.clone()) });
-        }
-        output
-    }
-
     /// Computes a node's expression into the storage it is stored to, if that is allowed, or into scratch.
     fn materialise(&mut self, id: NodeId, lazy: Lazy) -> Operand {
         let output = match self.redirected(id) {
@@ -312,7 +302,7 @@ impl Planner<'_> {
         }
         if output.dtype.is_quantized() {
             // Blocks are only ever moved whole, so the expression is a load.
-            let kernel = Kernel::BlockCopy(blocks_kernel(&output));
+            let kernel = BlockCopyKernel::of(&output);
             self.steps.push(Step { nodes: lazy.nodes, ..Step::new(kernel, lazy.leaves, output) });
             return;
         }
@@ -322,7 +312,7 @@ impl Planner<'_> {
             kernel.dynamic_out = Some(stride);
             scalars.push(scalar);
         }
-        self.steps.push(Step { scalars, nodes, ..Step::new(Kernel::Map(kernel), inputs, output) });
+        self.steps.push(Step { scalars, nodes, ..Step::new(kernel, inputs, output) });
     }
 
     fn assemble(&mut self, id: NodeId, places: &[Layout], fill: bool) -> Value {
@@ -402,31 +392,37 @@ impl Planner<'_> {
         self.reads.push(PlanRead { request, from });
     }
 
-    /// A node with a kernel of its own.
-    fn kernel(&mut self, id: NodeId) -> Value {
+    /// A node with a kernel of its own, over these inputs.
+    fn kernel(&mut self, id: NodeId, mut kernel: Kernel, mut inputs: Inputs) -> Value {
         let node = self.graph.node(id);
-        let wide = node.dtype.wide();
-        let (kernel, inputs) = self.describe(id);
+        let nodes = SmallVec::from_iter([id]);
+        if let Some(Levels { first, shape, dtype, second }) = kernel.spec().levels() {
+            let found = self.new_scratch(&shape, dtype);
+            self.push(Step { nodes: nodes.clone(), ..Step::new(first, inputs, found.clone()) });
+            (kernel, inputs) = (second, Inputs::from_iter([found]));
+        }
         if node.shape.elements() > 0 && inputs.iter().any(|input| input.layout.elements() == 0) {
             // Only sums over nothing get here; they are 0.
             let mut lazy = Lazy::new(node.shape.clone(), node.dtype);
             lazy.result = lazy.program.push(Expr::Const(0, node.dtype.class()));
             return Value::Lazy(lazy);
         }
+        // Kernels make blocks, or values of 32 bits.
+        let made = if node.dtype.is_quantized() { node.dtype } else { node.dtype.wide() };
         let reads = |output: &Operand| inputs.iter().any(|input| input.source == output.source);
+        let fits = |output: &Operand| !made.is_quantized() || self.covers_words(output);
         let output = match self.redirected(id) {
-            Some((store, output)) if node.dtype == wide && !reads(&output) => {
+            Some((store, output)) if node.dtype == made && !reads(&output) && fits(&output) => {
                 self.stored[store.index()] = true;
                 output
             }
-            _ => self.new_scratch(&node.shape, wide),
+            _ => self.new_scratch(&node.shape, made),
         };
         if node.shape.elements() > 0 {
             let scalars = (0..node.op.scalars() as u32).map(|i| node.scalar + i).collect();
-            let nodes = SmallVec::from_iter([id]);
-            self.steps.push(Step { scalars, nodes, ..Step::new(kernel, inputs, output.clone()) });
+            self.push(Step { scalars, nodes, ..Step::new(kernel, inputs, output.clone()) });
         }
-        if node.dtype == wide {
+        if node.dtype == made {
             return Value::Memory(output);
         }
         let mut lazy = Lazy::load(output);
@@ -532,15 +528,12 @@ impl Planner<'_> {
             _ => None,
         });
         let scratch = scratch.map(|region| region.offset * 4..(region.offset + region.words) * 4).collect();
-        StepReport { kernel: step.kernel.name(), op: self.op(step), ops, site, scratch, bytes, flops }
+        StepReport { kernel: step.kernel.spec().name(), op: self.op(step), ops, site, scratch, bytes, flops }
     }
 
     /// The op that a step is known by: its kernel's own, or the last of a map.
     fn op(&self, step: &Step) -> &'static str {
-        let node = match step.kernel {
-            Kernel::Map(_) => step.nodes.iter().max(),
-            _ => step.nodes.first(),
-        };
+        let node = if step.kernel.as_map().is_some() { step.nodes.iter().max() } else { step.nodes.first() };
         node.map_or("copy", |&id| self.graph.node(id).name)
     }
 }
@@ -553,10 +546,4 @@ fn can_write_in_place(lazy: &Lazy, output: &Operand) -> bool {
         return lazy.leaves.iter().all(|leaf| leaf.source != output.source);
     }
     lazy.leaves.iter().all(|leaf| !fuse::meets(leaf, output) || leaf == output)
-}
-
-/// The blocks that an operand is made of.
-fn blocks_kernel(operand: &Operand) -> BlocksKernel {
-    let blocks = operand.layout.elements() / operand.dtype.block().unwrap_or(1);
-    BlocksKernel { dtype: operand.dtype, blocks }
 }

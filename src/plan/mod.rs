@@ -11,7 +11,6 @@ mod cost;
 mod custom;
 mod effects;
 mod fuse;
-mod kernels;
 mod lower;
 mod memory;
 mod report;

@@ -28,7 +28,7 @@ pub(crate) fn plan(part: Part) -> Arc<Plan> {
 }
 
 pub(crate) fn kernels(plan: &Plan) -> Vec<&'static str> {
-    plan.steps.iter().map(|step| step.kernel.name()).collect()
+    plan.steps.iter().map(|step| step.kernel.spec().name()).collect()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::ir::{DType, Expr, Layout, NodeId, Operand, Program, Reg, Shape, Source, View};
-use crate::kernel::MapKernel;
+use crate::kernel::{MapKernel, merge_axes};
 
 /// An elementwise expression over operands that all have its shape.
 #[derive(Clone, Debug)]
@@ -133,45 +133,5 @@ pub(super) fn apply(view: &View, layout: &Layout, shape: &Shape) -> Option<Layou
         View::Broadcast => layout.broadcast_to(shape),
         View::Permute(order) => Some(layout.permute(order)),
         View::Slice { axis, start, step } => Some(layout.slice(*axis, *start, shape[*axis], *step)),
-    }
-}
-
-/// Rewrites layouts of one shape over the fewest axes that still walk all of them in the same order; gives the new shape.
-pub(super) fn merge_axes(shape: &Shape, layouts: &mut [&mut Layout]) -> Shape {
-    // Each entry: size, and the stride of every layout.
-    let mut axes: Vec<(usize, SmallVec<[isize; 4]>)> = Vec::new();
-    for (i, &n) in shape.iter().enumerate() {
-        if n == 1 {
-            continue;
-        }
-        let strides: SmallVec<[isize; 4]> = layouts.iter().map(|l| l.strides[i]).collect();
-        match axes.last_mut() {
-            Some((size, outer)) if outer.iter().zip(&strides).all(|(o, s)| *o == s * n as isize) => {
-                *size *= n;
-                *outer = strides;
-            }
-            _ => axes.push((n, strides)),
-        }
-    }
-    let merged = Shape::new(axes.iter().map(|(n, _)| *n));
-    for (i, layout) in layouts.iter_mut().enumerate() {
-        layout.shape = merged.clone();
-        layout.strides = axes.iter().map(|(_, strides)| strides[i]).collect();
-    }
-    merged
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn contiguous_operands_merge_to_one_axis_and_broadcasts_stay_apart() {
-        let shape = Shape::from([2, 3, 1, 4]);
-        let mut a = Layout::contiguous(shape.clone());
-        let mut b = Layout::contiguous([4]).broadcast_to(&shape).expect("fits");
-        assert_eq!(merge_axes(&shape, &mut [&mut a.clone()]), [24]);
-        assert_eq!(merge_axes(&shape, &mut [&mut a, &mut b]), [6, 4]);
-        assert_eq!((a.strides.as_slice(), b.strides.as_slice()), (&[4, 1][..], &[0, 1][..]));
     }
 }

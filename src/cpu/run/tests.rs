@@ -1,6 +1,6 @@
 use super::*;
 use crate::ir::{BinaryOp, Class, DType, Expr, Layout, Program, ReduceKind};
-use crate::kernel::{MapKernel, ReduceKernel};
+use crate::kernel::{Kernel, MapKernel, ReduceKernel};
 use crate::plan::{PlanReport, Upload};
 use crate::tensor::Initial;
 

@@ -12,7 +12,7 @@ const TILED_QUERIES: usize = 12;
 pub(crate) fn lower(step: &Step, kernel: &AttentionKernel, caps: &Caps) -> Launch {
     let tile = caps.software_lanes().map(|lanes| Tile::new(step, kernel, lanes, caps));
     let quads = tile.as_ref().map_or(Vec::new(), Tile::quads);
-    let mut builder = Builder::with_quads(step, "attention", &quads, caps);
+    let mut builder = Builder::with_quads(step, &quads, caps);
     score_code(&mut builder, kernel);
     let params = &mut builder.params;
     params
@@ -28,7 +28,7 @@ pub(crate) fn lower(step: &Step, kernel: &AttentionKernel, caps: &Caps) -> Launc
     for ((name, class), &scalar) in scalars.into_iter().zip(&step.scalars) {
         params.scalar(name, class, scalar);
     }
-    for (name, operand) in step.kernel.input_names().into_iter().zip(&step.inputs) {
+    for (name, operand) in step.kernel.spec().input_names().into_iter().zip(&step.inputs) {
         stride_params(params, name, operand);
     }
 

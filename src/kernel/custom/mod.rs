@@ -12,6 +12,7 @@ mod cpu;
 mod element;
 mod params;
 mod registry;
+mod spec;
 mod text;
 pub(super) mod wgsl;
 

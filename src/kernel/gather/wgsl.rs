@@ -10,7 +10,7 @@ use crate::kernel::{Caps, GatherElementsKernel, GatherKernel, GatherNdKernel, La
 
 pub(crate) fn gather(step: &Step, kernel: &GatherKernel, caps: &Caps) -> Launch {
     let count = kernel.outer * kernel.indices * kernel.inner;
-    let mut builder = Builder::new(step, "gather");
+    let mut builder = Builder::new(step);
     resolve_code(&mut builder, step);
     let params = &mut builder.params;
     params.size("n", kernel.n).size("inner", kernel.inner).size("indices", kernel.indices);
@@ -21,7 +21,7 @@ pub(crate) fn gather(step: &Step, kernel: &GatherKernel, caps: &Caps) -> Launch 
 pub(crate) fn gather_elements(step: &Step, kernel: &GatherElementsKernel, caps: &Caps) -> Launch {
     let count = kernel.indices.elements();
     let lines = Lines::new(&kernel.data, &kernel.indices, kernel.axis);
-    let mut builder = Builder::new(step, "gather_elements");
+    let mut builder = Builder::new(step);
     resolve_code(&mut builder, step);
 
     let mut body = String::from("fn start_of(element: u32) -> u32 {\n    var rest = element;\n    var at = 0u;\n");
@@ -42,7 +42,7 @@ pub(crate) fn gather_elements(step: &Step, kernel: &GatherElementsKernel, caps: 
 
 pub(crate) fn gather_nd(step: &Step, kernel: &GatherNdKernel, caps: &Caps) -> Launch {
     let count = kernel.batch * kernel.tuples * kernel.inner;
-    let mut builder = Builder::new(step, "gather_nd");
+    let mut builder = Builder::new(step);
     resolve_code(&mut builder, step);
     slice_code(&mut builder, &kernel.dims);
     builder.params.size("tuples", kernel.tuples).size("inner", kernel.inner);

@@ -5,10 +5,10 @@ use bytemuck::{Pod, cast_slice_mut};
 use smallvec::SmallVec;
 
 use crate::ir::{DType, Layout, Operand, Source};
-use crate::kernel::host::CpuPool;
 use crate::kernel::host::memory::{Elements, ElementsMut, Input};
+use crate::kernel::host::{CpuCall, CpuPool, Epilogue};
 use crate::kernel::map::cpu::{Chunk, Code, MapInput, MapOutput, MapSource, map};
-use crate::kernel::{Fused, Kernel, MapKernel, Step};
+use crate::kernel::{Fused, MapKernel, Step};
 
 /// What a step keeps in temporary memory, in words, and where its twin writes.
 pub(crate) struct Temporary {
@@ -22,7 +22,7 @@ pub(crate) struct Temporary {
 
 impl Temporary {
     pub(crate) fn of(step: &Step) -> Self {
-        if let Kernel::Map(_) = step.kernel {
+        if step.kernel.as_map().is_some() {
             return Self { x: 0, value: 0, target: None };
         }
         let x = step.prologue.as_ref().map_or(0, |prologue| prologue.map.shape.elements());
@@ -107,6 +107,17 @@ pub(crate) fn run_prologue(prologue: &Fused, inputs: &[Input], out: &mut [u32], 
     // A prologue has no value of a kernel to begin with.
     let none = MapSource::Elements(Elements::new(&[], dtype));
     run_map(map, (operands, inputs), none, places, scalars, pool);
+}
+
+/// Computes what is fused behind a kernel over what its twin wrote, unless the twin has done that itself.
+pub(crate) fn run_epilogue(call: CpuCall) {
+    let CpuCall { places, value, target, epilogue, pool, .. } = call;
+    let Some(Epilogue { fused, inputs, scalars }) = epilogue else { return };
+    let value = match target {
+        Some(target) => MapSource::InPlace(target),
+        None => MapSource::Elements(Elements::U32(value)),
+    };
+    run_map(&fused.map, (&fused.inputs, inputs), value, places, &scalars, pool);
 }
 
 /// An epilogue that can be computed for any stretch of what its kernel writes: every operand is the kernel's value, or lies like it, or repeats the same

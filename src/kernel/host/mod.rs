@@ -1,5 +1,6 @@
 //! What the CPU twins of the kernels share: threads, elements in memory, numbers, vectors, and work fused to a kernel.
 
+mod call;
 pub(crate) mod fused;
 pub(crate) mod math;
 pub(crate) mod memory;
@@ -10,5 +11,6 @@ pub(crate) mod simd;
 pub(crate) mod threads;
 pub(crate) mod walk;
 
+pub(crate) use call::{CpuCall, Epilogue, Values};
 pub(crate) use packed::HostWords;
 pub(crate) use threads::{CpuPool, GRAIN};

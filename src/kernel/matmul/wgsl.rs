@@ -34,7 +34,7 @@ pub(crate) fn lower(step: &Step, kernel: &MatMulKernel, caps: &Caps) -> Option<L
     let y_aligned = kernel.n.is_multiple_of(4) && step.outputs[0].layout.offset.is_multiple_of(4);
     let [left, right] = [&product.left, &product.right].map(|side| (side.name, side.along != Along::Neither));
     let quads = [left, right, ("y", y_aligned)];
-    let mut builder = Builder::with_quads(step, "matmul", &quads, caps);
+    let mut builder = Builder::with_quads(step, &quads, caps);
     builder.variant(variant).alias("T", wgsl_type(kernel.class)).code(match kernel.inner {
         InnerOp::Product => PRODUCT,
         InnerOp::SquaredDifference => {

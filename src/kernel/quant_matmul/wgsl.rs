@@ -35,7 +35,7 @@ pub(crate) fn lower(step: &Step, kernel: &QuantMatMulKernel, caps: &Caps) -> Opt
         Some(format) => Words { block: format.elements, words: format.words(), quads: 8 / format.bits, scaled: true },
         None => Words { block: 4, words: 1, quads: 1, scaled: false },
     };
-    let mut builder = Builder::new(step, "quant_matmul");
+    let mut builder = Builder::new(step);
     weight_code(&mut builder, kernel, words);
     let first = step.inputs.get(1)?.layout.offset / words.block;
     let blocks = kernel.k / words.block;

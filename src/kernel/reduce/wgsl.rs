@@ -16,7 +16,7 @@ pub(crate) fn lower(step: &Step, kernel: &ReduceKernel, caps: &Caps) -> Option<L
     let variant = choose(&variants(kernel, caps), caps)?;
     let columns = Columns::of(variant);
     let aligned = if columns.is_some() { begins } else { rows.aligned(&step.inputs[0]) };
-    let mut builder = Builder::with_quads(step, "reduce", &[("x", aligned)], caps);
+    let mut builder = Builder::with_quads(step, &[("x", aligned)], caps);
     builder.alias("T", wgsl_type(class));
     state_code(&mut builder, kind, class);
     Some(match columns {

@@ -3,7 +3,12 @@
 pub(crate) mod cpu;
 pub(crate) mod wgsl;
 
-use crate::ir::{Class, ScatterReduce, Shape};
+use crate::error::RunError;
+use crate::ir::{Class, Node, ScatterReduce, Shape};
+use crate::kernel::host::{CpuCall, Values};
+use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, all_inputs, names, product};
+use crate::kernel::split::{InParts, Levels, Part};
+use crate::kernel::{Caps, Launch, Step, Variants};
 
 /// The output is `data` with `updates[p]` combined in at `p with axis := index[p]`, in order of `p`. Shapes of `indices` and `updates` are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -15,6 +20,77 @@ pub(crate) struct ScatterElementsKernel {
     pub indices: Shape,
 }
 
+impl ScatterElementsKernel {
+    pub(crate) fn describe(_node: &Node, inputs: &mut Inputs, &axis: &usize, &reduce: &ScatterReduce) -> Self {
+        let shape = |input: usize| inputs[input].layout.shape.clone();
+        Self { class: inputs[0].dtype.class(), reduce, axis, data: shape(0), indices: shape(1) }
+    }
+}
+
+impl KernelSpec for ScatterElementsKernel {
+    fn name(&self) -> &'static str {
+        "scatter_elements"
+    }
+
+    fn input_names(&self) -> InputNames {
+        names(&["data", "index", "updates"], &[])
+    }
+
+    fn need(_input: usize) -> Need {
+        Need::Contiguous
+    }
+
+    fn fusing(&self) -> Fusing {
+        Fusing::AFTER
+    }
+
+    fn counts_faults(&self) -> bool {
+        true
+    }
+
+    fn writes_all(&self) -> bool {
+        // What no index names keeps the old content.
+        false
+    }
+
+    fn flops(&self) -> usize {
+        0
+    }
+
+    fn bytes_read(&self, step: &Step) -> usize {
+        all_inputs(step)
+    }
+
+    fn halves(&self, _step: &Step) -> Vec<[Part; 2]> {
+        Vec::new()
+    }
+
+    fn in_parts(&self, _step: &Step, _fits: bool) -> InParts {
+        InParts::Whole
+    }
+
+    fn levels(&self) -> Option<Levels> {
+        None
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes::new()
+    }
+
+    fn forms(&self, _caps: &Caps) -> Variants {
+        Variants::new()
+    }
+
+    fn wgsl(&self, step: &Step, caps: &Caps) -> Option<Launch> {
+        Some(wgsl::scatter_elements(step, self, caps))
+    }
+
+    fn run(&self, call: &mut CpuCall) -> Result<u32, RunError> {
+        let Values { inputs, out, .. } = call.values();
+        Ok(cpu::scatter_elements(self, inputs, out))
+    }
+}
+
 /// The output is `data [dims…, inner]` with `updates [tuples, inner]` combined in at the index tuples, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ScatterNdKernel {
@@ -23,4 +99,83 @@ pub(crate) struct ScatterNdKernel {
     pub tuples: usize,
     pub dims: Shape,
     pub inner: usize,
+}
+
+impl ScatterNdKernel {
+    pub(crate) fn describe(_node: &Node, inputs: &mut Inputs, &reduce: &ScatterReduce) -> Self {
+        let (data, indices) = (&inputs[0].layout.shape, &inputs[1].layout.shape);
+        let depth = indices.last().copied().unwrap_or(1);
+        Self {
+            class: inputs[0].dtype.class(),
+            reduce,
+            tuples: indices.elements() / depth.max(1),
+            dims: Shape::from(&data[..depth]),
+            inner: product(&data[depth..]),
+        }
+    }
+}
+
+impl KernelSpec for ScatterNdKernel {
+    fn name(&self) -> &'static str {
+        "scatter_nd"
+    }
+
+    fn input_names(&self) -> InputNames {
+        names(&["data", "index", "updates"], &[])
+    }
+
+    fn need(_input: usize) -> Need {
+        Need::Contiguous
+    }
+
+    fn fusing(&self) -> Fusing {
+        // It reads results back to combine updates with them.
+        Fusing::NONE
+    }
+
+    fn counts_faults(&self) -> bool {
+        true
+    }
+
+    fn writes_all(&self) -> bool {
+        // What no index names keeps the old content.
+        false
+    }
+
+    fn flops(&self) -> usize {
+        0
+    }
+
+    fn bytes_read(&self, step: &Step) -> usize {
+        all_inputs(step)
+    }
+
+    fn halves(&self, _step: &Step) -> Vec<[Part; 2]> {
+        Vec::new()
+    }
+
+    fn in_parts(&self, _step: &Step, _fits: bool) -> InParts {
+        InParts::Whole
+    }
+
+    fn levels(&self) -> Option<Levels> {
+        None
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes::new()
+    }
+
+    fn forms(&self, _caps: &Caps) -> Variants {
+        Variants::new()
+    }
+
+    fn wgsl(&self, step: &Step, caps: &Caps) -> Option<Launch> {
+        Some(wgsl::scatter_nd(step, self, caps))
+    }
+
+    fn run(&self, call: &mut CpuCall) -> Result<u32, RunError> {
+        let Values { inputs, out, .. } = call.values();
+        Ok(cpu::scatter_nd(self, inputs, out))
+    }
 }

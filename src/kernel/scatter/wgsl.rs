@@ -13,7 +13,7 @@ const BUSY: usize = 1 << 16;
 pub(crate) fn scatter_elements(step: &Step, kernel: &ScatterElementsKernel, caps: &Caps) -> Launch {
     let count = kernel.data.elements();
     let lines = Lines::new(&kernel.data, &kernel.indices, kernel.axis);
-    let mut builder = Builder::new(step, "scatter_elements");
+    let mut builder = Builder::new(step);
     resolve_code(&mut builder, step);
     combine_code(&mut builder, kernel.class, kernel.reduce);
 
@@ -50,7 +50,7 @@ pub(crate) fn scatter_nd(step: &Step, kernel: &ScatterNdKernel, caps: &Caps) -> 
     // Every thread walks all tuples, so with threads enough each takes more than one element.
     let span = if slices * kernel.inner >= BUSY { kernel.inner.div_ceil(8) } else { kernel.inner };
     let threads = slices * span;
-    let mut builder = Builder::new(step, "scatter_nd");
+    let mut builder = Builder::new(step);
     resolve_code(&mut builder, step);
     slice_code(&mut builder, &kernel.dims);
     combine_code(&mut builder, kernel.class, kernel.reduce);

@@ -25,7 +25,7 @@ pub(crate) fn named_operands<'a>(step: &'a Step, quads: &[(&str, bool)]) -> Vec<
         None => false,
     };
     let (stores, loads) = (fours(&step.epilogue, "y"), fours(&step.prologue, "x"));
-    let inputs = step.kernel.input_names().into_iter().zip(&step.inputs).map(|(name, operand)| Named {
+    let inputs = step.kernel.spec().input_names().into_iter().zip(&step.inputs).map(|(name, operand)| Named {
         name: name.to_owned(),
         operand,
         output: false,

@@ -26,7 +26,7 @@ use self::quads::{QUAD_WORDS, Quad, load_four};
 pub(crate) use self::scalar::{MODULES, module_text};
 
 use self::scalar::Library;
-use super::{Access, Binding, Caps, Kernel, Launch, Params, Variant, buffer_type, wgsl_type};
+use super::{Access, Binding, Caps, Launch, Params, Variant, buffer_type, wgsl_type};
 use crate::ir::{DType, Source};
 use crate::kernel::Step;
 
@@ -35,29 +35,7 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
     if step.outputs.iter().all(|output| output.layout.elements() == 0) {
         return None;
     }
-    match &step.kernel {
-        Kernel::Map(kernel) => crate::kernel::map::wgsl::lower(step, kernel, caps),
-        Kernel::MatMul(kernel) => crate::kernel::matmul::wgsl::lower(step, kernel, caps),
-        Kernel::QuantMatMul(kernel) => crate::kernel::quant_matmul::wgsl::lower(step, kernel, caps),
-        Kernel::Quantize(kernel) => crate::kernel::quantize::lower(step, kernel, caps),
-        Kernel::BlockCopy(kernel) => crate::kernel::block_copy::lower(step, kernel, caps),
-        Kernel::Reduce(kernel) => crate::kernel::reduce::wgsl::lower(step, kernel, caps),
-        Kernel::Softmax(kernel) => crate::kernel::softmax::lower(step, kernel, caps),
-        Kernel::RowNorm(kernel) => crate::kernel::row_norm::lower(step, kernel, caps),
-        Kernel::CumSum(kernel) => Some(crate::kernel::cumsum::lower(step, kernel, caps)),
-        Kernel::TopK(kernel) => Some(crate::kernel::top_k::lower(step, kernel, caps)),
-        Kernel::Conv(kernel) => Some(crate::kernel::conv::wgsl::lower(step, kernel, caps)),
-        Kernel::ConvTranspose(kernel) => Some(crate::kernel::conv_transpose::lower(step, kernel, caps)),
-        Kernel::Pool(kernel) => Some(crate::kernel::pool::lower(step, kernel, caps)),
-        Kernel::Taps(kernel) => Some(crate::kernel::taps::lower(step, kernel, caps)),
-        Kernel::Gather(kernel) => Some(crate::kernel::gather::wgsl::gather(step, kernel, caps)),
-        Kernel::GatherElements(kernel) => Some(crate::kernel::gather::wgsl::gather_elements(step, kernel, caps)),
-        Kernel::GatherNd(kernel) => Some(crate::kernel::gather::wgsl::gather_nd(step, kernel, caps)),
-        Kernel::ScatterElements(kernel) => Some(crate::kernel::scatter::wgsl::scatter_elements(step, kernel, caps)),
-        Kernel::ScatterNd(kernel) => Some(crate::kernel::scatter::wgsl::scatter_nd(step, kernel, caps)),
-        Kernel::Attention(kernel) => Some(crate::kernel::attention::wgsl::lower(step, kernel, caps)),
-        Kernel::Custom(call) => Some(crate::kernel::custom::wgsl::lower(step, call)),
-    }
+    step.kernel.spec().wgsl(step, caps)
 }
 
 /// Builds a kernel's text: named inputs, 32-bit results, parameters, and a body from `assets/kernels`.
@@ -65,7 +43,7 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
 /// For an input `x` the text has `fn load_x(i: u32)`, which gives element `i` of the whole binding in its class's type, and the
 /// parameter `x_offset`. Results are written by `store_y(i, value)`, once for each element `i` of the contiguous output. What a plan
 /// has joined to the kernel happens inside these two, so a body must not touch memory in any other way; those kernels that read their own
-/// output back (see [`Kernel::takes_epilogue`]) use `y[params.y_offset + i]`. Kernels that count faults also get
+/// output back (see [`Fusing::after`](super::spec::Fusing::after)) use `y[params.y_offset + i]`. Kernels that count faults also get
 /// `faults: array<atomic<u32>>`.
 ///
 /// Kernels that work on four neighbours at a time ask for it by [`Builder::with_quads`] and get `load_x4(i)` and `store_y4(i, vec4)` beside the
@@ -74,7 +52,6 @@ pub(crate) struct Builder<'a> {
     /// The parameters; offsets are there already.
     pub params: Params,
     step: &'a Step,
-    name: &'static str,
     variant: Option<Variant>,
     bindings: SmallVec<[Binding; 4]>,
     /// The forms of the bindings that are declared as quads.
@@ -89,26 +66,20 @@ pub(crate) struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     /// Declares the bindings of `step`. Operands with the same source share one.
-    pub fn new(step: &'a Step, name: &'static str) -> Self {
-        Self::declare_all(step, name, &[], |_, _| None)
+    pub fn new(step: &'a Step) -> Self {
+        Self::declare_all(step, &[], |_, _| None)
     }
 
     /// As [`Builder::new`], with `load_NAME4` or `store_y4` for each operand of `quads`, which tells whether all calls touch quads that begin
     /// at multiples of four of the array, offsets included.
-    pub fn with_quads(step: &'a Step, name: &'static str, quads: &[(&str, bool)], caps: &Caps) -> Self {
-        Self::declare_all(step, name, quads, |dtype, written| Quad::of(caps, dtype, written))
+    pub fn with_quads(step: &'a Step, quads: &[(&str, bool)], caps: &Caps) -> Self {
+        Self::declare_all(step, quads, |dtype, written| Quad::of(caps, dtype, written))
     }
 
-    fn declare_all(
-        step: &'a Step,
-        name: &'static str,
-        quads: &[(&str, bool)],
-        best: impl Fn(DType, bool) -> Option<Quad>,
-    ) -> Self {
+    fn declare_all(step: &'a Step, quads: &[(&str, bool)], best: impl Fn(DType, bool) -> Option<Quad>) -> Self {
         let mut builder = Self {
             params: Params::default(),
             step,
-            name,
             variant: None,
             bindings: SmallVec::new(),
             quads: SmallVec::new(),
@@ -174,7 +145,7 @@ impl<'a> Builder<'a> {
         if let Some(prologue) = &step.prologue {
             declarations.push_str(&fused::load(prologue, four("x"), params, library));
         }
-        if step.kernel.counts_faults() {
+        if step.kernel.spec().counts_faults() {
             let binding = builder.bindings.len() + 1;
             declare(&mut builder.declarations, binding, Access::ReadWrite, "faults", "array<atomic<u32>>");
         }
@@ -233,7 +204,7 @@ impl<'a> Builder<'a> {
         let wgsl = [head(checked), halves, &self.library.text(), &text].concat();
         let (params, patches) = self.params.finish();
         Launch {
-            name: self.name,
+            name: self.step.kernel.spec().name(),
             variant: self.variant,
             wgsl,
             entry: "main",
@@ -243,7 +214,7 @@ impl<'a> Builder<'a> {
             params,
             patches,
             workgroups,
-            counts_faults: self.step.kernel.counts_faults(),
+            counts_faults: self.step.kernel.spec().counts_faults(),
         }
     }
 }

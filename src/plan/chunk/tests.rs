@@ -84,7 +84,7 @@ fn a_window_begins_where_words_groups_and_bindings_do() {
         dtype,
         layout: Layout { offset, ..Layout::contiguous([elements]) },
     };
-    let kernel = Kernel::BlockCopy(crate::kernel::BlocksKernel { dtype: DType::Q8_0, blocks: 2 });
+    let kernel = Kernel::BlockCopy(crate::kernel::BlockCopyKernel { dtype: DType::Q8_0, blocks: 2 });
     let mut step = Step::new(kernel, [operand(DType::Q8_0, 64 * 40, 64)], operand(DType::Q8_0, 64 * 41, 64));
     let seen = window(&step, Source::Slot(0), 16);
     assert_eq!(seen, 17 * 32..17 * 42);

@@ -4,9 +4,9 @@ use smallvec::SmallVec;
 
 use super::meets;
 use crate::ir::{DType, Expr, Layout, Operand, Program, Shape, Source};
-use crate::kernel::{Fused, Kernel, MapKernel, Step};
+use crate::kernel::{Fused, MapKernel, Step, merge_axes};
 use crate::plan::UnfusedReason;
-use crate::plan::values::{find_or_push, merge_axes};
+use crate::plan::values::find_or_push;
 
 /// What a step does element by element: the whole of a map, or what a kernel does with each of its values, which is then input 0.
 #[derive(Clone, Debug)]
@@ -21,10 +21,10 @@ pub(super) struct Body {
 impl Body {
     /// Of a map, or of a kernel with the epilogue it has so far.
     pub(super) fn of(step: &Step) -> Self {
-        let (map, inputs, scalars) = match (&step.kernel, &step.epilogue) {
-            (Kernel::Map(map), _) => (map, &step.inputs, &step.scalars),
-            (_, Some(Fused { map, inputs, scalars })) => (map, inputs, scalars),
-            (_, None) => return Self::of_value(&step.outputs[0]),
+        let (map, inputs, scalars) = match (step.kernel.as_map(), &step.epilogue) {
+            (Some(map), _) => (map, &step.inputs, &step.scalars),
+            (None, Some(Fused { map, inputs, scalars })) => (map, inputs, scalars),
+            (None, None) => return Self::of_value(&step.outputs[0]),
         };
         Self {
             shape: map.shape.clone(),
@@ -169,16 +169,11 @@ impl Body {
     /// The step that does this instead of what `step` did.
     pub(super) fn into_step(self, step: &Step) -> Step {
         let (fused, outputs) = self.finish();
-        match step.kernel {
-            Kernel::Map(_) => Step {
-                kernel: Kernel::Map(fused.map),
-                inputs: fused.inputs,
-                scalars: fused.scalars,
-                outputs,
-                ..step.clone()
-            },
-            _ => Step { epilogue: Some(fused), outputs, ..step.clone() },
+        if step.kernel.as_map().is_none() {
+            return Step { epilogue: Some(fused), outputs, ..step.clone() };
         }
+        let Fused { map, inputs, scalars } = fused;
+        Step { kernel: map.into(), inputs, scalars, outputs, ..step.clone() }
     }
 }
 

@@ -20,7 +20,7 @@ use self::cost::prologue_pays;
 use super::lower::LONGEST_PROGRAM;
 use super::{PlanLimits, PlanRead, UnfusedReason};
 use crate::ir::{Layout, Operand, Source};
-use crate::kernel::{Fused, Kernel, Step};
+use crate::kernel::{Fused, Reads, Step};
 
 /// How far apart siblings are looked for; joining distant ones would keep their results alive for long.
 const SIBLING_REACH: usize = 8;
@@ -52,7 +52,7 @@ pub(super) fn meets(a: &Operand, b: &Operand) -> bool {
 
 /// Whether two steps must run in the order they are in.
 fn ordered(a: &Step, b: &Step) -> bool {
-    let moving = |step: &Step| matches!(&step.kernel, Kernel::Map(map) if map.dynamic_out.is_some());
+    let moving = |step: &Step| still(step).is_err();
     // A store whose place is a number may go anywhere in its storage.
     let anywhere = (moving(a), moving(b));
     let writes = |writer: &Step, moving: bool, other: &Step, other_moving: bool| {
@@ -78,10 +78,8 @@ impl List<'_> {
         let before = self.steps.len();
         let mut at = 0;
         while at < self.steps.len() {
-            let candidates = match self.steps[at].kernel {
-                Kernel::Map(_) => self.producers(at),
-                _ => SmallVec::new(),
-            };
+            let is_map = self.steps[at].kernel.as_map().is_some();
+            let candidates = if is_map { self.producers(at) } else { SmallVec::new() };
             match candidates.into_iter().find_map(|first| Some((first, self.followed(first, at).ok()?))) {
                 // The place now holds the step that came next.
                 Some((first, (step, place))) => self.replace([first, at], step, place),
@@ -95,7 +93,8 @@ impl List<'_> {
         let before = self.steps.len();
         let mut at = 0;
         while at < self.steps.len() {
-            let candidates = if self.steps[at].takes_prologue() { self.producers(at) } else { SmallVec::new() };
+            let candidates =
+                if self.steps[at].prologue_reads().is_some() { self.producers(at) } else { SmallVec::new() };
             match candidates.into_iter().find_map(|first| Some((first, self.preceded(first, at).ok()?))) {
                 Some((first, step)) => self.replace([first, at], step, at),
                 None => at += 1,
@@ -119,7 +118,7 @@ impl List<'_> {
 
     /// Every value that goes from one step to another although one end is elementwise.
     fn unfused(&self) -> Vec<Edge> {
-        let is_map = |at: usize| matches!(self.steps[at].kernel, Kernel::Map(_));
+        let is_map = |at: usize| self.steps[at].kernel.as_map().is_some();
         let mut edges = Vec::new();
         for consumer in 0..self.steps.len() {
             for producer in self.producers(consumer) {
@@ -186,9 +185,9 @@ impl List<'_> {
         let (producer, map) = (&self.steps[first], &self.steps[second]);
         still(map)?;
         still(producer)?;
-        let is_kernel = !matches!(producer.kernel, Kernel::Map(_));
+        let is_kernel = producer.kernel.as_map().is_none();
         let packs = producer.outputs.iter().any(|output| output.dtype != output.dtype.wide());
-        if is_kernel && (packs || !producer.kernel.takes_epilogue()) {
+        if is_kernel && (packs || !producer.kernel.spec().fusing().after) {
             return Err(UnfusedReason::Producer);
         }
         let (body, mut next) = (Body::of(producer), Body::of(map));
@@ -206,9 +205,9 @@ impl List<'_> {
     /// Two maps that read the same operand as one, and the place for it.
     fn paired(&self, first: usize, second: usize) -> Result<(Step, usize), UnfusedReason> {
         let (a, b) = (&self.steps[first], &self.steps[second]);
-        let (Kernel::Map(_), Kernel::Map(_)) = (&a.kernel, &b.kernel) else {
+        if a.kernel.as_map().is_none() || b.kernel.as_map().is_none() {
             return Err(UnfusedReason::NotElementwise);
-        };
+        }
         still(a)?;
         still(b)?;
         let mut shared = a.reads().filter(|read| b.reads().any(|other| other.source == read.source));
@@ -224,7 +223,7 @@ impl List<'_> {
 
     /// The step at `first` with a new body that also does the work of `second`, if one launch can hold it.
     fn joined(&self, first: &Step, second: &Step, body: Body) -> Result<Step, UnfusedReason> {
-        let is_kernel = !matches!(first.kernel, Kernel::Map(_));
+        let is_kernel = first.kernel.as_map().is_none();
         let outputs = &body.outputs;
         if is_kernel && outputs.iter().any(|output| output.dtype != output.dtype.wide()) {
             return Err(UnfusedReason::Narrow);
@@ -258,13 +257,14 @@ impl List<'_> {
     /// A map and the kernel that alone reads its result, at the kernel's place.
     fn preceded(&self, first: usize, second: usize) -> Result<Step, UnfusedReason> {
         let (map, consumer) = (&self.steps[first], &self.steps[second]);
-        let Kernel::Map(kernel) = &map.kernel else { return Err(UnfusedReason::NotElementwise) };
+        let Some(kernel) = map.kernel.as_map() else { return Err(UnfusedReason::NotElementwise) };
         still(map)?;
         let [result] = &map.outputs[..] else { return Err(UnfusedReason::SeveralUsers) };
         let Some(x) = consumer.inputs.first() else { return Err(UnfusedReason::NotElementwise) };
-        if !consumer.takes_prologue() || x.source != result.source {
-            return Err(UnfusedReason::NotElementwise);
-        }
+        let reads = match consumer.prologue_reads() {
+            Some(reads) if x.source == result.source => reads,
+            _ => return Err(UnfusedReason::NotElementwise),
+        };
         let whole = |layout: &Layout| layout.is_contiguous() && layout.offset == 0;
         if !whole(&x.layout) || !whole(&result.layout) || x.layout.elements() != result.layout.elements() {
             return Err(UnfusedReason::Order);
@@ -273,7 +273,7 @@ impl List<'_> {
         if again || self.needed_by_others(result, &[first, second]) {
             return Err(UnfusedReason::SeveralUsers);
         }
-        if !prologue_pays(&consumer.kernel, kernel, &map.inputs) {
+        if !prologue_pays(reads, kernel, &map.inputs) {
             return Err(UnfusedReason::Costly);
         }
         if map.inputs.iter().any(|input| consumer.outputs.iter().any(|output| output.source == input.source)) {
@@ -308,22 +308,20 @@ impl List<'_> {
         let mut sources: SmallVec<[Source; 16]> = step.reads().chain(&step.outputs).map(|o| o.source).collect();
         sources.sort_unstable();
         sources.dedup();
-        let bindings = sources.len() + usize::from(step.kernel.counts_faults());
+        let bindings = sources.len() + usize::from(step.kernel.spec().counts_faults());
         if bindings <= self.limits.buffers { Ok(()) } else { Err(UnfusedReason::Bindings) }
     }
 }
 
 /// Fails for a store to a place that only the run knows.
 fn still(step: &Step) -> Result<(), UnfusedReason> {
-    match &step.kernel {
-        Kernel::Map(map) if map.dynamic_out.is_some() => Err(UnfusedReason::MovingStore),
-        _ => Ok(()),
-    }
+    let moves = step.kernel.as_map().is_some_and(|map| map.dynamic_out.is_some());
+    if moves { Err(UnfusedReason::MovingStore) } else { Ok(()) }
 }
 
 impl Step {
-    /// Whether input 0 may be computed as it is read.
-    fn takes_prologue(&self) -> bool {
-        self.kernel.takes_prologue() && self.prologue.is_none()
+    /// How input 0 is read, if it may be computed there and is not yet.
+    fn prologue_reads(&self) -> Option<Reads> {
+        self.kernel.spec().fusing().before.filter(|_| self.prologue.is_none())
     }
 }

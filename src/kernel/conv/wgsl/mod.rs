@@ -25,7 +25,7 @@ const TILE_BYTES: u32 = (2 * 16 * 17 + 16) * 16;
 const TILE_PAYS: usize = 16;
 
 pub(crate) fn lower(step: &Step, kernel: &ConvKernel, caps: &Caps) -> Launch {
-    let mut builder = Builder::new(step, "conv");
+    let mut builder = Builder::new(step);
     start_code(&mut builder, kernel);
     let positions = kernel.batch * kernel.output.iter().product::<usize>();
     builder.params.size("positions", positions);

@@ -53,7 +53,7 @@ fn run(plan: &Plan, shapes: &[&[usize]], scalars: &[u32], caps: &Caps) -> Vec<f3
 fn check(kernel: &str, shapes: &[&[usize]], record: &dyn Fn(&mut Part, &[NodeId]) -> NodeId) {
     let (joined, scalars) = recorded(shapes, record, true);
     let (apart, _) = recorded(shapes, record, false);
-    let names: Vec<_> = joined.steps.iter().map(|step| step.kernel.name()).collect();
+    let names: Vec<_> = joined.steps.iter().map(|step| step.kernel.spec().name()).collect();
     assert_eq!(names, [kernel], "{:?}", joined.report.unfused);
     assert!(apart.steps.len() > 1);
     for software in [true, false] {

@@ -2,7 +2,7 @@
 
 use super::device::{assert_close, floats, noise, operand, run_step_with, step, variants, words};
 use crate::ir::{BlockFormat, Class, DType, Source};
-use crate::kernel::{BlocksKernel, GatherKernel, Kernel, QuantMatMulKernel};
+use crate::kernel::{BlockCopyKernel, GatherKernel, Kernel, QuantMatMulKernel, QuantizeKernel};
 
 fn format(dtype: DType) -> BlockFormat {
     dtype.block_format().expect("a quantised type")
@@ -37,7 +37,7 @@ fn quantize_makes_the_blocks_of_the_host() {
         for (blocks, first) in [(1, 0), (2, 2), (37, 4)] {
             let count = blocks * format.elements;
             let values = trying(count + 5);
-            let kernel = Kernel::Quantize(BlocksKernel { dtype, blocks });
+            let kernel = Kernel::Quantize(QuantizeKernel { dtype, blocks });
             let (x, y) = (operand(0, DType::F32, &[count], 5), operand(1, dtype, &[count], first * format.elements));
             let step = step(kernel, vec![x], vec![y], &[]);
             let mut want = vec![0xabcd; format.words_of(first + blocks)];
@@ -58,7 +58,7 @@ fn what_is_not_finite_stays_in_its_block() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut values = noise(4 * format.elements, 5);
             values[format.elements + 3] = bad;
-            let kernel = Kernel::Quantize(BlocksKernel { dtype, blocks: 4 });
+            let kernel = Kernel::Quantize(QuantizeKernel { dtype, blocks: 4 });
             let shape = [4 * format.elements];
             let step = step(kernel, vec![operand(0, DType::F32, &shape, 0)], vec![operand(1, dtype, &shape, 0)], &[]);
             let buffers = [(Source::Slot(0), words(&values)), (Source::Slot(1), vec![0; format.words_of(4)])];
@@ -81,7 +81,7 @@ fn blocks_are_copied_from_anywhere_to_anywhere() {
         let to = format.pack(&noise(11 * format.elements, 2));
         for (start, first, blocks) in [(0, 0, 11), (1, 0, 3), (0, 1, 4), (3, 5, 1), (2, 4, 2), (1, 3, 8)] {
             let at = |slot, block: usize| operand(slot, dtype, &[blocks * format.elements], block * format.elements);
-            let kernel = Kernel::BlockCopy(BlocksKernel { dtype, blocks });
+            let kernel = Kernel::BlockCopy(BlockCopyKernel { dtype, blocks });
             let step = step(kernel, vec![at(0, start)], vec![at(1, first)], &[]);
             let buffers = [(Source::Slot(0), from.clone()), (Source::Slot(1), to.clone())];
             let mut want = to.clone();

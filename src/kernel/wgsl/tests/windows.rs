@@ -106,7 +106,7 @@ fn conv_transpose_matches_loops() {
                 inputs.push(start);
             }
             let kernel = ConvKernel { window, groups, bias, batch, channels_in, channels_out, input, output };
-            check(Kernel::ConvTranspose(kernel), &inputs, DType::F32, shape, &[], &expected);
+            check(ConvTransposeKernel(kernel).into(), &inputs, DType::F32, shape, &[], &expected);
         }
     }
 }

@@ -1,0 +1,113 @@
+//! Parts of a step: how kernels say that they can be done piece by piece. The planner allocates what the pieces need.
+
+use core::ops::Range;
+
+use super::spec::Inputs;
+use super::{Kernel, ReduceKernel, Step};
+use crate::ir::{DType, Layout, Operand, Shape};
+
+/// Parts begin at multiples of this many rows or elements where there are enough of them: whole words, vectors and groups of blocks.
+pub(crate) const EVEN: usize = 64;
+
+/// Part of a step's work.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Part {
+    pub kernel: Kernel,
+    pub inputs: Inputs,
+    pub output: PartOutput,
+}
+
+/// Where the result of a part goes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum PartOutput {
+    /// Straight to its place.
+    Place(Operand),
+    /// To scratch memory of this shape, from where it is copied to its place.
+    Copied { shape: Shape, to: Operand },
+    /// To scratch memory of this shape, from where it is added to what an earlier part left in its place.
+    Added { shape: Shape, to: Operand },
+}
+
+/// How a step is done in parts when halves are not the answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum InParts {
+    /// It is not: the step stays as it is.
+    Whole,
+    /// As these two.
+    Halves([Part; 2]),
+    /// A reduction of one long row: the planner reduces parts of the row, then what these gave.
+    LongRow(ReduceKernel),
+}
+
+/// Two launches in a row. What the first gives, of this shape and type, is the only input of the second.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Levels {
+    pub first: Kernel,
+    pub shape: Shape,
+    pub dtype: DType,
+    pub second: Kernel,
+}
+
+/// Two parts of `n`, if there are two.
+pub(crate) fn two_ranges(n: usize) -> Option<[Range<usize>; 2]> {
+    let middle = match n {
+        0 | 1 => return None,
+        // Blocks of quantised types come in pairs.
+        2..4 => 1,
+        4..128 => n / 4 * 2,
+        _ => (n / 2).next_multiple_of(EVEN),
+    };
+    Some([0..middle, middle..n])
+}
+
+/// A contiguous operand's elements from `start` on.
+pub(crate) fn part(operand: &Operand, start: usize, elements: usize) -> Operand {
+    let layout = Layout { offset: operand.layout.offset + start, ..Layout::contiguous([elements]) };
+    Operand { layout, ..operand.clone() }
+}
+
+/// Halves of a kernel that does the same to each of a number of rows. `of_input` and `of_output` are the elements of input 0 and of the output in a
+/// row; every row reads all other inputs. `with` gives the kernel of so many rows.
+pub(crate) fn by_rows<K: Into<Kernel>>(
+    step: &Step,
+    rows: usize,
+    of_input: usize,
+    of_output: usize,
+    with: impl Fn(usize) -> K,
+) -> Vec<[Part; 2]> {
+    let part_of = |range: Range<usize>| {
+        let mut inputs = step.inputs.clone();
+        inputs[0] = part(&step.inputs[0], range.start * of_input, range.len() * of_input);
+        let output = part(&step.outputs[0], range.start * of_output, range.len() * of_output);
+        Part { kernel: with(range.len()).into(), inputs, output: PartOutput::Place(output) }
+    };
+    two_ranges(rows).map(|ranges| ranges.map(part_of)).into_iter().collect()
+}
+
+/// A step over a range of one axis of some inputs, given as (input, axis), with `of_output` elements of the output for each.
+pub(crate) fn sliced(
+    step: &Step,
+    kernel: impl Into<Kernel>,
+    axes: &[(usize, usize)],
+    range: &Range<usize>,
+    of_output: usize,
+) -> Part {
+    let mut inputs = step.inputs.clone();
+    for &(input, axis) in axes {
+        let layout = &mut inputs[input].layout;
+        *layout = layout.slice(axis, range.start, range.len(), 1);
+    }
+    let output = part(&step.outputs[0], range.start * of_output, range.len() * of_output);
+    Part { kernel: kernel.into(), inputs, output: PartOutput::Place(output) }
+}
+
+/// Where columns `range` of the result `[m, n]` of a product go. Columns of several rows do not stand together, so these go through memory of their
+/// own.
+pub(crate) fn columns(output: &Operand, m: usize, n: usize, range: &Range<usize>) -> PartOutput {
+    if m == 1 {
+        return PartOutput::Place(part(output, range.start, range.len()));
+    }
+    let whole = Layout { offset: output.layout.offset, ..Layout::contiguous([m, n]) };
+    let to = Operand { layout: whole.slice(1, range.start, range.len(), 1), ..output.clone() };
+    PartOutput::Copied { shape: Shape::from([m, range.len()]), to }
+}
