@@ -15,7 +15,7 @@ use bevy::ecs::system::RunSystemOnce;
 use bevy::prelude::*;
 use bevy_tensor_compute::nn::Weights;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{NameError, OpError, SafetensorsFile};
+use bevy_tensor_compute::{NameError, SafetensorsFile};
 use common::Rig;
 use engine::encoders::{TextEncoder, VisionEncoder};
 use engine::tokens::Tokens;
@@ -69,7 +69,7 @@ fn find<T: 'static>(
     rig.app.world_mut().run_system_once(system).expect("the plugin is there").expect("the weights have their names")
 }
 
-fn measure(rig: &mut Rig, what: &str, mut encode: impl FnMut(&mut TensorCommands) -> Result<TensorValue, OpError>) {
+fn measure(rig: &mut Rig, what: &str, mut encode: impl for<'a> FnMut(&'a TensorCommands) -> OpResult<TensorValue<'a>>) {
     let diagnostics = rig.app.world().resource::<TensorDiagnostics>().clone();
     let mut times = Vec::new();
     for run in 0..BEFORE + RUNS {

@@ -75,7 +75,7 @@ struct Chain {
 }
 
 /// Products that depend on each other, so that none fuses.
-fn record_chain(chain: Res<Chain>, mut times: ResMut<Times>, mut ops: TensorCommands) -> Result {
+fn record_chain(chain: Res<Chain>, mut times: ResMut<Times>, ops: TensorCommands) -> Result {
     let start = Instant::now();
     let mut value = ops.matmul(chain.x, chain.x)?;
     for _ in 1..chain.ops {

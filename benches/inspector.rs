@@ -38,7 +38,7 @@ fn main() {
 #[derive(Resource)]
 struct Work(Entity);
 
-fn record(work: Res<Work>, mut ops: TensorCommands) -> Result {
+fn record(work: Res<Work>, ops: TensorCommands) -> Result {
     let mut value = ops.matmul(work.0, work.0)?;
     for _ in 1..KERNELS {
         value = ops.matmul(value, work.0)?;

@@ -9,10 +9,9 @@ use std::time::Instant;
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{AttentionSettings, ConvSettings, OpError, Padding, PoolSettings, RopeLayout};
 use common::{BACKENDS, Rig};
 
-type Record = Arc<dyn Fn(&mut TensorCommands, &[Entity]) -> Result<TensorValue, OpError> + Send + Sync>;
+type Record = Arc<dyn for<'a> Fn(&'a TensorCommands, &[Entity]) -> OpResult<TensorValue<'a>> + Send + Sync>;
 
 /// One op at one size.
 struct Work {
@@ -146,15 +145,15 @@ fn all_work() -> Vec<Work> {
                 o.sigmoid(sum)
             }),
         );
-        add(format!("sum all {n}"), vec![random(&[n])], size, Arc::new(|o, x| o.sum(x[0], Axes::All, false)));
-        add(format!("cumsum {n}"), vec![random(&[n])], size, Arc::new(|o, x| o.cumsum(x[0], 0, false, false)));
+        add(format!("sum all {n}"), vec![random(&[n])], size, Arc::new(|o, x| o.sum(x[0], Axes::ALL)));
+        add(format!("cumsum {n}"), vec![random(&[n])], size, Arc::new(|o, x| o.cumsum(x[0], 0)));
     }
     for n in [64, 256, 1024] {
         let size = (n * n) as f64;
         let square = || vec![random(&[n, n])];
-        add(format!("sum rows {n}²"), square(), size, Arc::new(|o, x| o.sum(x[0], 1, false)));
-        add(format!("sum columns {n}²"), square(), size, Arc::new(|o, x| o.sum(x[0], 0, false)));
-        add(format!("argmax rows {n}²"), square(), size, Arc::new(|o, x| o.argmax(x[0], 1, false)));
+        add(format!("sum rows {n}²"), square(), size, Arc::new(|o, x| o.sum(x[0], 1)));
+        add(format!("sum columns {n}²"), square(), size, Arc::new(|o, x| o.sum(x[0], 0)));
+        add(format!("argmax rows {n}²"), square(), size, Arc::new(|o, x| o.argmax(x[0], 1)));
         add(format!("softmax {n}²"), square(), 5.0 * size, Arc::new(|o, x| o.softmax(x[0], -1)));
         add(
             format!("layer_norm {n}²"),
@@ -172,7 +171,7 @@ fn all_work() -> Vec<Work> {
             }),
         );
         add(format!("concat {n}²"), square(), 0.0, Arc::new(|o, x| o.concat([x[0], x[0]], 0)));
-        add(format!("top_k 8 of {n}²"), square(), size, Arc::new(|o, x| Ok(o.top_k(x[0], 8, -1, true)?.1)));
+        add(format!("top_k 8 of {n}²"), square(), size, Arc::new(|o, x| Ok(o.top_k(x[0], 8, -1)?.1)));
         add(
             format!("pairwise_cosine {n}×64"),
             vec![random(&[n, 64])],
@@ -226,7 +225,7 @@ fn all_work() -> Vec<Work> {
             format!("rope 12×{n}×64"),
             vec![head()],
             (12 * n * 64 * 6) as f64,
-            Arc::new(|o, x| o.rope(x[0], 3, 10_000.0, RopeLayout::Half, None)),
+            Arc::new(|o, x| o.rope(x[0], RopeSettings { position: 3, ..default() })),
         );
     }
     list

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{LoadWeights, TensorWeights, WeightsReady};
+use bevy_tensor_compute::{TensorWeights, WeightsReady};
 use common::{BACKENDS, Faults, Rig};
 
 const FILES: [&str; 2] = ["models/minilm.safetensors", "models/efficientnet.safetensors"];

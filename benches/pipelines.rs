@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{AttentionSettings, OpError, PipelineSettings, TensorReadyState, WarmUpState};
+use bevy_tensor_compute::{PipelineSettings, TensorReadyState, WarmUpState};
 use common::Rig;
 
 const LAYERS: usize = 12;
@@ -81,7 +81,7 @@ fn spawn(rig: &mut Rig) -> Encoder {
     Encoder { input, layers: layers.collect() }
 }
 
-fn record(ops: &mut TensorCommands, encoder: &Encoder) -> Result<TensorValue, OpError> {
+fn record<'a>(ops: &'a TensorCommands, encoder: &Encoder) -> OpResult<TensorValue<'a>> {
     let mut x = ops.mul(encoder.input, 1.0)?;
     for layer in &encoder.layers {
         let y = ops.layer_norm(x, None, None, -1, 1e-5)?;

@@ -10,7 +10,6 @@ use std::time::Instant;
 use bevy::ecs::system::SystemState;
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{OpError, TensorOperand};
 use common::{BACKENDS, Rig};
 
 /// Frames that are timed, in turns.

@@ -25,10 +25,9 @@ fn spawn_noise(mut commands: Commands) -> Result {
 }
 
 /// Asks for two numbers and hands both receivers to a task.
-fn ask(noise: Single<Entity, With<Noise>>, mut ops: TensorCommands, mut commands: Commands) -> Result {
-    let mean = ops.mean(*noise, Axes::All, false)?;
-    let deviation = ops.std(*noise, Axes::All, false, 0)?;
-    let (mean, deviation) = (ops.read(mean)?, ops.read(deviation)?);
+fn ask(noise: Single<Entity, With<Noise>>, ops: TensorCommands, mut commands: Commands) -> Result {
+    let mean = ops.read(ops.mean(*noise, Axes::ALL)?)?;
+    let deviation = ops.read(ops.std(*noise, Axes::ALL, 0)?)?;
     let cancelled = ops.read(*noise)?;
     drop(cancelled); // nobody wants all 65,536 values after all, so they are never copied
     let task = AsyncComputeTaskPool::get().spawn(async move {

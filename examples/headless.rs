@@ -50,12 +50,10 @@ fn spawn_policy(mut commands: Commands) -> Result {
 }
 
 /// New positions in, one decision per agent out.
-fn think(policy: Single<&Policy>, agents: Res<Agents>, mut ops: TensorCommands) -> Result {
+fn think(policy: Single<&Policy>, agents: Res<Agents>, ops: TensorCommands) -> Result {
     ops.write(policy.input, &agents.positions)?;
-    let hidden = ops.matmul(policy.input, policy.hidden)?;
-    let hidden = ops.tanh(hidden)?;
-    let steering = ops.matmul(hidden, policy.output)?;
-    let steering = ops.clamp(steering, -1.0, 1.0)?;
+    let hidden = ops.tanh(ops.matmul(policy.input, policy.hidden)?)?;
+    let steering = ops.clamp(ops.matmul(hidden, policy.output)?, -1.0, 1.0)?;
     ops.store(steering, policy.steering)?;
     ops.notify(policy.steering)?;
     Ok(())

@@ -1,7 +1,7 @@
 //! Tensors as components: a model owns two tensors, a system records work on them, an observer gets the result.
 
 use bevy::prelude::*;
-use bevy_tensor_compute::{Axis, prelude::*};
+use bevy_tensor_compute::prelude::*;
 
 fn main() -> AppExit {
     App::new()
@@ -34,14 +34,13 @@ fn spawn_matcher(mut commands: Commands, support: Res<TensorSupport>) -> Result 
 }
 
 /// Which caption fits which picture: cosine similarity, then a softmax over the captions.
-fn compare(matcher: Single<&Matcher>, mut ops: TensorCommands, mut done: Local<bool>) -> Result {
+fn compare(matcher: Single<&Matcher>, ops: TensorCommands, mut done: Local<bool>) -> Result {
     if core::mem::replace(&mut *done, true) {
         return Ok(());
     }
-    let images = ops.l2_normalize(matcher.images, Axis::LAST)?;
-    let captions = ops.l2_normalize(matcher.captions, Axis::LAST)?;
-    let cosine = ops.matmul_nt(images, captions)?; // A · Bᵀ
-    let scores = ops.softmax(cosine * 5.0, Axis::LAST)?;
+    let images = ops.l2_normalize(matcher.images, LAST)?;
+    let captions = ops.l2_normalize(matcher.captions, LAST)?;
+    let scores = ops.softmax(ops.matmul_nt(images, captions)? * 5.0, LAST)?; // calls nest: A · Bᵀ, scaled, softmax
     ops.store(scores, matcher.scores)?; // into an owned tensor
     ops.notify(matcher.scores)?; // TensorReady when the values are here
     Ok(())

@@ -8,7 +8,7 @@ use bevy::render::view::screenshot::{Screenshot, save_to_disk};
 use bevy_tensor_compute::inspector::{
     InspectorAction, InspectorActions, InspectorPanel, InspectorState, InspectorTheme, TensorInspector,
 };
-use bevy_tensor_compute::{ConvSettings, Padding, TensorPipelines, prelude::*};
+use bevy_tensor_compute::{TensorPipelines, prelude::*};
 
 /// Cubes along a side.
 const SIDE: usize = 16;
@@ -132,37 +132,28 @@ fn spawn_models(mut commands: Commands, support: Res<TensorSupport>) -> Result {
 }
 
 /// Three layers, bent by sines that move with time.
-fn think(landscape: Res<Landscape>, time: Res<Time>, mut ops: TensorCommands) -> Result {
+fn think(landscape: Res<Landscape>, time: Res<Time>, ops: TensorCommands) -> Result {
     let phases: Vec<f32> = (0..64).map(|i| time.elapsed_secs() * (0.4 + i as f32 * 0.02)).collect();
     ops.write(landscape.clock, &phases)?;
     let [first, second, third] = landscape.weights;
-    let hidden = ops.matmul(landscape.places, first)?;
-    let hidden = ops.add(hidden, landscape.clock)?;
-    let hidden = ops.sin(hidden)?;
-    let hidden = ops.matmul(hidden, second)?;
-    let hidden = ops.tanh(hidden)?;
-    let heights = ops.matmul(hidden, third)?;
-    let heights = ops.reshape(heights, &[SIDE as isize, SIDE as isize])?;
+    let hidden = ops.sin(ops.matmul(landscape.places, first)? + landscape.clock)?;
+    let hidden = ops.tanh(ops.matmul(hidden, second)?)?;
+    let heights = ops.reshape(ops.matmul(hidden, third)?, &[SIDE as isize, SIDE as isize])?;
     ops.store(heights, landscape.heights)?;
     ops.notify(landscape.heights)?;
     Ok(())
 }
 
 /// Two convolutions, a mean over the picture, a softmax.
-fn look(vision: Res<Vision>, mut ops: TensorCommands, mut prepared: Local<bool>) -> Result {
+fn look(vision: Res<Vision>, ops: TensorCommands, mut prepared: Local<bool>) -> Result {
     if !core::mem::replace(&mut *prepared, true) {
-        let atlas = ops.tanh(vision.atlas)?;
-        ops.store(atlas, vision.atlas)?;
+        ops.store(ops.tanh(vision.atlas)?, vision.atlas)?;
     }
     let same = ConvSettings { padding: Padding::Same, ..default() };
     let [stem, head] = vision.filters;
-    let features = ops.conv2d(vision.picture, stem, None, same)?;
-    let features = ops.relu(features)?;
-    let features = ops.conv2d(features, head, None, same)?;
-    let features = ops.reshape(features, &[8, -1])?;
-    let scores = ops.mean(features, -1, false)?;
-    let scores = ops.softmax(scores, -1)?;
-    ops.store(scores, vision.scores)?;
+    let features = ops.relu(ops.conv2d(vision.picture, stem, None, same)?)?;
+    let features = ops.reshape(ops.conv2d(features, head, None, same)?, &[8, -1])?;
+    ops.store(ops.softmax(ops.mean(features, LAST)?, LAST)?, vision.scores)?;
     Ok(())
 }
 

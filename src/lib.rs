@@ -14,13 +14,11 @@
 // Only the library: tests and benchmarks may panic.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-mod anywhere;
 mod cpu;
-pub mod diagnostic_paths;
-mod diagnostics;
+mod disk;
 mod error;
 mod extract;
-mod fault;
+mod figures;
 mod formats;
 mod gpu;
 mod image;
@@ -28,6 +26,7 @@ mod image;
 pub mod inspector;
 mod ir;
 mod kernel;
+mod mailbox;
 mod memory;
 pub mod nn;
 mod pipelines;
@@ -35,12 +34,9 @@ mod plan;
 mod plugin;
 mod readback;
 mod record;
-mod report;
+mod reports;
 mod support;
 mod tensor;
-mod timings;
-mod tuning;
-mod warm_up;
 
 /// The code on the pages under `docs/`.
 #[cfg(doctest)]
@@ -55,15 +51,17 @@ mod pages {
     struct Models;
 }
 
-pub use anywhere::{AnywherePlugins, has_adapter, has_display};
-pub use diagnostics::{TensorDiagnostics, TensorFigures};
-pub use error::{KernelError, MemoryHolder, OpError, OperandInfo, ReadError, RunError, TensorError};
-pub use fault::TensorFault;
+pub use error::{ImageError, TensorFault};
+pub use error::{KernelError, MemoryHolder, OpError, OpResult, OperandInfo, ReadError, RunError, TensorError};
+pub use figures::{
+    FrameTimeline, KernelTiming, LaunchSpan, ModelTiming, OpTiming, TensorDiagnostics, TensorFigures, TimingReport,
+    TimingSource, TimingStats,
+};
 pub use formats::{
     FormatError, LoadWeights, SafetensorsFile, TensorFiles, TensorWeights, TensorsLoaded, TensorsSaved, UploadSettings,
     WeightsError, WeightsProgress, WeightsReady, save_npy, save_safetensors,
 };
-pub use image::{ImageCrop, ImageError, ImageLayout, ImagePixels, ImageSettings, PixelsImage, pixels_image, pixels_of};
+pub use image::{ImageCrop, ImageLayout, ImagePixels, ImageSettings, PixelsImage, pixels_image, pixels_of};
 #[cfg(feature = "inspector")]
 pub use inspector::TensorInspectorPlugin;
 pub use ir::{
@@ -79,33 +77,36 @@ pub use memory::{
     TensorLost, TensorMemory, TensorUsage,
 };
 pub use pipelines::{
-    CacheFile, CacheFound, PipelineInfo, PipelineList, PipelineReport, PipelineState, TensorPipelines,
+    CacheFile, CacheFound, OpSpec, PipelineInfo, PipelineList, PipelineReport, PipelineState, TensorPipelines,
+    TensorReadyState, TensorWarmUp, TuneOutcome, TuneSettings, TunedChoice, TunedForm, TuningTable, WarmUpId,
+    WarmUpProgress, WarmUpState, tensors_ready,
 };
 pub use plan::{PlanReport, StepReport, Unfused, UnfusedReason};
 pub use plugin::{PipelineSettings, TensorComputePlugin, TensorSystems};
 pub use readback::{TensorReady, TensorReceiver};
 pub use record::{
-    AttentionSettings, Axes, Axis, ConvSettings, ConvTransposeSettings, DepthOrder, KernelInputs, PadMode, Padding,
-    PoolSettings, ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo, RopeLayout, ScatterMode,
-    TensorCommands, TensorExpression, TensorOperand, TensorValue,
+    AttentionSettings, Axes, ConvSettings, ConvTransposeSettings, CumsumSettings, DepthOrder, KernelInputs, LAST,
+    OptionalOperand, PadMode, Padding, PoolSettings, ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings,
+    ResizeTo, RopeLayout, RopeSettings, ScatterMode, TensorAxis, TensorCommands, TensorExpression, TensorOperand,
+    TensorValue,
 };
-pub use report::{CompiledRow, FrameRow, ReportedModel, TensorMonitor, TensorReport, TimedRow};
-pub use support::{AdapterFacts, BackendChoice, ModelBackend, TensorSupport};
+pub use reports::diagnostic_paths;
+pub use reports::{CompiledRow, FrameRow, ReportedModel, TensorMonitor, TensorReport, TimedRow};
+pub use support::{
+    AdapterFacts, AnywherePlugins, BackendChoice, ModelBackend, TensorSupport, has_adapter, has_display,
+};
 pub use tensor::{ModelTensors, NameError, ShareError, Tensor, TensorData, TensorModel, TensorModels, TensorOf};
-pub use timings::{
-    FrameTimeline, KernelTiming, LaunchSpan, ModelTiming, OpTiming, TimingReport, TimingSource, TimingStats,
-};
-pub use tuning::{TuneOutcome, TuneSettings, TunedChoice, TunedForm, TuningTable};
-pub use warm_up::{OpSpec, TensorReadyState, TensorWarmUp, WarmUpId, WarmUpProgress, WarmUpState, tensors_ready};
 
-/// Everything most apps use. [`Axis`] is not in it, since Bevy's prelude has one of its own.
+/// Everything most apps use.
 pub mod prelude {
     pub use crate::{
-        AnywherePlugins, Axes, Backend, BackendChoice, CustomKernel, DType, Dispatch, MemorySettings, ModelBackend,
-        OutputShape, Pinned, RegisterTensorKernel, Shape, Tensor, TensorCommands, TensorComputePlugin, TensorData,
-        TensorDiagnostics, TensorFault, TensorFiles, TensorKernel, TensorKernels, TensorLost, TensorMemory,
-        TensorModel, TensorModels, TensorMonitor, TensorOf, TensorReady, TensorReceiver, TensorSupport, TensorSystems,
-        TensorValue, Truth,
+        AnywherePlugins, AttentionSettings, Axes, Backend, BackendChoice, ConvSettings, ConvTransposeSettings,
+        CumsumSettings, CustomKernel, DType, DepthOrder, Dispatch, LAST, LoadWeights, MemorySettings, ModelBackend,
+        OpError, OpResult, OptionalOperand, OutputShape, PadMode, Padding, Pinned, PoolSettings, RegisterTensorKernel,
+        ResizeMode, ResizeSettings, ResizeTo, RopeLayout, RopeSettings, ScatterMode, Shape, Tensor, TensorAxis,
+        TensorCommands, TensorComputePlugin, TensorData, TensorDiagnostics, TensorExpression, TensorFault, TensorFiles,
+        TensorKernel, TensorKernels, TensorLost, TensorMemory, TensorModel, TensorModels, TensorMonitor, TensorOf,
+        TensorOperand, TensorReady, TensorReceiver, TensorSupport, TensorSystems, TensorValue, Truth,
     };
 
     #[cfg(feature = "inspector")]

@@ -9,22 +9,21 @@ use bevy::render::{ExtractSchedule, Render, RenderApp, RenderStartup, RenderSyst
 use bevy::shader::Shader;
 
 use crate::cpu::CpuExecutor;
-use crate::diagnostics::TensorDiagnostics;
-use crate::extract::{Extracted, OutgoingParts, extract_recordings, hand_over_recordings};
-use crate::fault::{self, FaultReceiver, FaultSender, log_fault, trigger_faults};
+use crate::error::{FaultReceiver, FaultSender, TensorFault, log_fault, trigger_faults};
+use crate::extract::{Extracted, extract_recordings, hand_over_recordings, run_batches};
+use crate::figures::TensorDiagnostics;
 use crate::formats::{
     FileChannel, SafetensorsLoader, TensorWeights, UploadSettings, begin_arrivals, deliver_files, place_weights,
 };
-use crate::gpu::{GpuSettings, create_executor, run_batches};
+use crate::gpu::{GpuSettings, create_executor};
 use crate::ir::Backend;
 use crate::kernel::custom::{TensorKernels, reload_kernels};
-use crate::memory::{MemorySettings, NewsReceiver, NewsSender, OutgoingRequests, trigger_news};
-use crate::pipelines::TensorPipelines;
+use crate::mailbox::Outbox;
+use crate::memory::{MemorySettings, NewsReceiver, NewsSender, trigger_news};
+use crate::pipelines::{TensorPipelines, TensorReadyState, trigger_warm_ups};
 use crate::readback::{NotificationChannel, trigger_ready};
-use crate::record::FrameRecordings;
+use crate::record::{FrameRecordings, TuneSettings};
 use crate::support::{AdapterFacts, BackendChoice, TensorSupport};
-use crate::tuning::TuneSettings;
-use crate::warm_up::{TensorReadyState, trigger_warm_ups};
 
 /// Tensors as components, recorded ops, results over channels.
 ///
@@ -103,8 +102,7 @@ impl Plugin for TensorComputePlugin {
         let diagnostics = TensorDiagnostics::new(self.debug, self.timings);
         app.add_plugins((crate::tensor::plugin, crate::memory::plugin, crate::image::plugin))
             .init_resource::<FrameRecordings>()
-            .init_resource::<OutgoingParts>()
-            .init_resource::<OutgoingRequests>()
+            .init_resource::<Outbox>()
             .init_resource::<FileChannel>()
             .init_resource::<TensorKernels>()
             .add_message::<AssetEvent<Shader>>()
@@ -131,7 +129,7 @@ impl Plugin for TensorComputePlugin {
             .init_resource::<UploadSettings>()
             .add_systems(PostUpdate, (begin_arrivals, place_weights).chain())
             .add_systems(Last, hand_over_recordings.in_set(TensorSystems::Submit))
-            .add_plugins((crate::diagnostic_paths::plugin, crate::report::plugin));
+            .add_plugins((crate::reports::paths_plugin, crate::reports::plugin));
     }
 
     fn finish(&self, app: &mut App) {
@@ -170,7 +168,7 @@ impl TensorComputePlugin {
                 app.world_mut().resource_mut::<TensorKernels>().set_device(facts.features, facts.limits.clone());
             for error in errors {
                 // Its other end is in the same world.
-                let _ = app.world().resource::<FaultSender>().0.send(fault::TensorFault::Kernel(error));
+                let _ = app.world().resource::<FaultSender>().0.send(TensorFault::Kernel(error));
             }
         }
         let (faults, news) =
@@ -188,6 +186,7 @@ impl TensorComputePlugin {
                 cache: self.pipelines.cache.clone(),
                 tune: self.pipelines.tune,
                 cpu_fallback: self.cpu_fallback,
+                memory: self.memory,
             })
             .insert_resource(faults)
             .insert_resource(news)

@@ -3,8 +3,7 @@
 use bevy::prelude::*;
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::error::ReadError;
-use crate::fault::TensorFault;
+use crate::error::{ReadError, TensorFault};
 use crate::ir::{DType, Shape};
 use crate::tensor::{TensorData, TensorOf};
 

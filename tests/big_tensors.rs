@@ -2,7 +2,7 @@
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{OpError, ReadError, RunError, SyncDirection};
+use bevy_tensor_compute::{ReadError, RunError, SyncDirection};
 
 use crate::common::{Rig, assert_close};
 
@@ -18,7 +18,7 @@ fn positive(n: usize) -> Vec<f32> {
     numbers(n).into_iter().map(|number| number + 1.5).collect()
 }
 
-type Record = fn(&mut TensorCommands, &[Entity]) -> Result<TensorValue, OpError>;
+type Record = for<'a> fn(&'a TensorCommands, &[Entity]) -> OpResult<TensorValue<'a>>;
 
 /// Runs on a device with small bindings and on the CPU, which knows no such limit, and compares.
 #[track_caller]
@@ -96,19 +96,19 @@ fn reductions_work_in_parts() {
     same_in_parts(
         tensors,
         &[
-            ("all", |ops, t| ops.sum(t[0], Axes::All, false)),
-            ("rows", |ops, t| ops.mean(t[0], 1, false)),
-            ("columns", |ops, t| ops.max_of(t[0], 0, true)),
+            ("all", |ops, t| ops.sum(t[0], Axes::ALL)),
+            ("rows", |ops, t| ops.mean(t[0], 1)),
+            ("columns", |ops, t| ops.max_of(t[0], TensorAxis(0).keep())),
             ("softmax", |ops, t| ops.softmax(t[0], 1)),
             ("norm", |ops, t| ops.layer_norm(t[0], None, None, 1, 1e-5)),
-            ("odd sum", |ops, t| ops.sum(t[1], Axes::All, false)),
-            ("odd mean", |ops, t| ops.mean(t[1], 0, false)),
-            ("odd smallest", |ops, t| ops.min_of(t[1], 0, false)),
-            ("odd variance", |ops, t| ops.var(t[1], 0, false, 0)),
-            ("first largest", |ops, t| ops.argmax(t[1], 0, false)),
-            ("last largest", |ops, t| ops.argmax_last(t[1], 0, false)),
-            ("long rows", |ops, t| ops.argmin(t[2], 1, false)),
-            ("across", |ops, t| ops.sum(t[2], 0, false)),
+            ("odd sum", |ops, t| ops.sum(t[1], Axes::ALL)),
+            ("odd mean", |ops, t| ops.mean(t[1], 0)),
+            ("odd smallest", |ops, t| ops.min_of(t[1], 0)),
+            ("odd variance", |ops, t| ops.var(t[1], 0, 0)),
+            ("first largest", |ops, t| ops.argmax(t[1], 0)),
+            ("last largest", |ops, t| ops.argmax_last(t[1], 0)),
+            ("long rows", |ops, t| ops.argmin(t[2], 1)),
+            ("across", |ops, t| ops.sum(t[2], 0)),
         ],
     );
 }
@@ -119,21 +119,21 @@ fn long_rows_are_taken_to_their_end() {
     let [mut gpu, mut cpu] = [Rig::new(Backend::Gpu), Rig::new(Backend::Cpu)];
     let shapes = [[1, 1_200_007], [66, 140_001]];
     let cases: [(&str, Record); 8] = [
-        ("sum", |ops, t| ops.sum(t[0], 1, false)),
-        ("largest", |ops, t| ops.argmax(t[0], 1, false)),
-        ("sum of squares of all", |ops, t| ops.sum_squares(t[0], Axes::All, false)),
+        ("sum", |ops, t| ops.sum(t[0], 1)),
+        ("largest", |ops, t| ops.argmax(t[0], 1)),
+        ("sum of squares of all", |ops, t| ops.sum_squares(t[0], Axes::ALL)),
         ("softmax", |ops, t| {
             let y = ops.softmax(t[0], 1)?;
-            ops.max_of(y, 1, false)
+            ops.max_of(y, 1)
         }),
         ("norm", |ops, t| {
             let y = ops.layer_norm(t[0], None, None, 1, 1e-5)?;
-            ops.max_of(y, 1, false)
+            ops.max_of(y, 1)
         }),
         ("product", |ops, t| ops.matmul_nt(t[0], t[0])),
         ("running sum", |ops, t| {
-            let y = ops.cumsum(t[0], 1, false, false)?;
-            ops.max_of(y, 1, false)
+            let y = ops.cumsum(t[0], 1)?;
+            ops.max_of(y, 1)
         }),
         ("distance", |ops, t| {
             let y = ops.mul(t[0], 0.5)?;
@@ -174,7 +174,7 @@ fn products_work_in_parts() {
             ("transposed", |ops, t| ops.matmul_nt(t[0], t[2])),
             ("one row", |ops, t| ops.matmul(t[3], t[1])),
             ("linear with an activation", |ops, t| {
-                let y = ops.linear(t[0], t[2], Some(t[4].into()))?;
+                let y = ops.linear(t[0], t[2], t[4])?;
                 ops.relu(y)
             }),
             ("batched", |ops, t| ops.matmul(t[5], t[6])),
@@ -217,7 +217,7 @@ fn what_cannot_be_done_in_parts_is_an_error_and_the_rest_goes_on() {
     let before = rig.figures();
     let receiver = rig
         .record(move |ops| {
-            let sums = ops.cumsum(big, 0, false, false)?;
+            let sums = ops.cumsum(big, 0)?;
             ops.read(sums)
         })
         .unwrap();
@@ -242,7 +242,7 @@ fn a_tensor_beyond_the_device_s_own_binding_limit_works_in_parts() {
     }
     let elements = (binding / 4 + 10) as usize;
     let big = rig.spawn(Tensor::full([elements], 0.5, DType::F32).unwrap());
-    let sum = rig.compute(move |ops| ops.sum(big, 0, false)).unwrap();
+    let sum = rig.compute(move |ops| ops.sum(big, 0)).unwrap();
     assert_eq!(sum.item::<f32>().unwrap(), elements as f32 / 2.0);
 }
 

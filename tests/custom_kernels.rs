@@ -6,7 +6,7 @@ mod reload;
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{KernelError, OpError, PlanReport, ReadError, RunError};
+use bevy_tensor_compute::{KernelError, PlanReport, ReadError, RunError};
 
 use crate::common::{BACKENDS, Rig};
 
@@ -243,7 +243,7 @@ fn views_are_seen_as_they_are() {
         let row = rig.spawn(target.slice(0, 1, 2).unwrap());
         let target = rig.spawn(target);
         rig.record(move |ops| {
-            let row_values = ops.fill([1, 6], 21.0, DType::F32)?;
+            let row_values = ops.full([1, 6], 21.0, DType::F32)?;
             let value = ops.custom(&kernel, [row_values], &())?;
             ops.store(value, row)
         })
@@ -429,11 +429,11 @@ fn dispatches_by_elements_by_axes_and_by_rules() {
     let data = rig.compute(move |ops| ops.custom(&folded, (), &())).unwrap();
     assert_eq!(data.as_slice::<u32>().unwrap(), (0..70_000).collect::<Vec<u32>>());
     let flat = register(&mut rig, many("flat", false));
-    let error = rig.record(move |ops| ops.custom(&flat, (), &())).unwrap_err();
+    let error = rig.compute(move |ops| ops.custom(&flat, (), &())).unwrap_err();
     assert!(matches!(&error, OpError::Argument { op: "flat", reason } if reason.contains("num_workgroups")), "{error}");
     let none = many("none", true).dispatch(Dispatch::by(|_, _| [1, 0, 1]));
     let none = register(&mut rig, none);
-    let error = rig.record(move |ops| ops.custom(&none, (), &())).unwrap_err();
+    let error = rig.compute(move |ops| ops.custom(&none, (), &())).unwrap_err();
     assert!(error.to_string().contains("[1, 0, 1] workgroups does nothing"), "{error}");
     assert_eq!(rig.faults(), []);
 }
@@ -456,7 +456,7 @@ fn vectors_and_trusted_kernels() {
     let used = kernel.clone();
     assert_eq!(rig.compute(move |ops| ops.custom(&used, [x], &())).unwrap().to_f32(), [4.0, 6.0, 12.0, 14.0]);
     let odd = rig.spawn(Tensor::from_slice(&numbers(6), [6]).unwrap());
-    let error = rig.record(move |ops| ops.custom(&kernel, [odd], &())).unwrap_err();
+    let error = rig.compute(move |ops| ops.custom(&kernel, [odd], &())).unwrap_err();
     assert!(matches!(&error, OpError::Shape { reason, .. } if reason.contains("4 elements at a time")), "{error}");
 }
 
@@ -501,7 +501,7 @@ fn without_a_cpu_function_the_cpu_backend_says_so() {
     let kernel =
         register(&mut rig, CustomKernel::wgsl("gpu_only", DOUBLE).inputs(["x"]).output("y", OutputShape::like("x")));
     let x = rig.spawn(Tensor::zeros([3], DType::F32).unwrap());
-    let error = rig.record(move |ops| ops.custom(&kernel, [x], &())).unwrap_err();
+    let error = rig.compute(move |ops| ops.custom(&kernel, [x], &())).unwrap_err();
     assert_eq!(error, OpError::NoCpuFunction { op: "gpu_only" });
 }
 
@@ -549,7 +549,7 @@ fn calls_that_do_not_fit_are_errors_of_the_call() {
     let gone = rig.app.world_mut().spawn_empty().id();
     rig.app.world_mut().despawn(gone);
     rig.with_ops(|ops| {
-        let text = |result: Result<TensorValue, OpError>| result.unwrap_err().to_string();
+        let text = |result: OpResult<TensorValue>| result.unwrap_err().to_string();
         let both = |result: Result<[TensorValue; 2], OpError>| result.unwrap_err().to_string();
         assert_eq!(text(ops.custom(&one, [x, x], &())), "double: it takes 1 inputs (x), not 2");
         assert_eq!(text(ops.custom(&one, [half], &())), "double: \"half\" is f16; input `x` is of f32; cast first");

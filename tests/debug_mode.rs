@@ -24,7 +24,7 @@ fn a_nan_is_traced_to_the_op_that_made_it_and_to_its_line() {
         let mut rig = Rig::new(backend);
         let x = rig.spawn(Tensor::from_slice(&[1.0f32, -2.0, 3.0, -4.0], [2, 2]).unwrap());
         let out = rig.spawn(Tensor::zeros([2, 2], DType::F32).unwrap());
-        let work = move |ops: &mut TensorCommands| {
+        let work = move |ops: &TensorCommands| {
             let fine = ops.matmul(x, x)?;
             let line = line!() + 1;
             let roots = ops.sqrt(fine)?;

@@ -33,7 +33,7 @@ fn a_layer_of_a_network_is_one_launch() {
         let bias = rig.spawn(Tensor::random_normal([16], 0.0, 1.0, 3, DType::F32).unwrap());
         let residual = rig.spawn(Tensor::random_normal([5, 16], 0.0, 1.0, 4, DType::F32).unwrap());
         rig.compute(move |ops| {
-            let y = ops.linear(x, weight, Some(bias.into()))?;
+            let y = ops.linear(x, weight, bias)?;
             let y = ops.gelu(y)?;
             ops.add(y, residual)
         })

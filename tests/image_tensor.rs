@@ -5,9 +5,7 @@ use bevy::camera::RenderTarget;
 use bevy::prelude::*;
 use bevy::render::render_resource::{Extent3d, TextureDimension, TextureFormat, TextureUsages};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{
-    ImageCrop, ImageLayout, ImagePixels, ImageSettings, OpError, PixelsImage, pixels_image, pixels_of,
-};
+use bevy_tensor_compute::{ImageCrop, ImageLayout, ImagePixels, ImageSettings, PixelsImage, pixels_image, pixels_of};
 
 use crate::common::{BACKENDS, Rig, assert_close};
 

@@ -2,7 +2,7 @@
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{NameError, OpError, ShareError};
+use bevy_tensor_compute::{NameError, ShareError};
 
 use crate::common::{BACKENDS, Rig};
 
@@ -73,7 +73,7 @@ fn a_shared_storage_lives_until_its_last_owner_is_gone() {
     rig.settle();
     assert!(rig.app.world().get_entity(original).is_err(), "despawning a model despawns its tensors");
     assert!((rig.device_bytes() - full).unsigned_abs() < NOISE);
-    let sum = rig.compute(move |ops| ops.mean(shared, Axes::All, false)).unwrap();
+    let sum = rig.compute(move |ops| ops.mean(shared, Axes::ALL)).unwrap();
     assert_eq!(sum.item::<f32>().unwrap(), 4.0);
 
     rig.settle();

@@ -4,9 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{
-    LoadWeights, TensorWeights, UploadSettings, WeightsProgress, WeightsReady, save_safetensors,
-};
+use bevy_tensor_compute::{TensorWeights, UploadSettings, WeightsProgress, WeightsReady, save_safetensors};
 
 use crate::common::{BACKENDS, Faults, Rig, assert_close};
 

@@ -70,7 +70,7 @@ fn three_models_share_4144128_bytes_and_no_more() {
 
         // A write through the share shows in the view.
         rig.record(move |ops| {
-            let ones = ops.fill([197, 768], 1.0, DType::F32)?;
+            let ones = ops.full([197, 768], 1.0, DType::F32)?;
             ops.store(ones, shared[1])
         })
         .unwrap();

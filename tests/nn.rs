@@ -1,9 +1,9 @@
 //! Layers against what they are made to be, written out; whole networks of them are in `encoders`.
 
 use bevy::prelude::*;
+use bevy_tensor_compute::NameError;
 use bevy_tensor_compute::nn::{Activation, BatchNorm, EncoderBlock, LayerNorm, Linear, SelfAttention, mean_rows};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{AttentionSettings, NameError};
 
 use crate::common::{BACKENDS, Rig, assert_close};
 

@@ -2,7 +2,6 @@
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{AttentionSettings, ConvSettings, OpError, Padding, RopeLayout};
 
 use crate::common::{BACKENDS, Rig, assert_close};
 use crate::parity::host::{Array, View};
@@ -25,10 +24,10 @@ fn rotary_positions_keep_lengths() {
         for (i, layout) in LAYOUTS.into_iter().enumerate() {
             for (s, d, position) in [(1, 2, 0), (7, 8, 3), (65, 64, 0), (257, 32, 1000), (2, 128, 100_000)] {
                 let x = random(&mut rig, &[2, s, d], i as u32 + 1);
-                let (before, after) = (rig.compute(move |ops| ops.l2_norm(x, -1, false)), {
+                let (before, after) = (rig.compute(move |ops| ops.l2_norm(x, -1)), {
                     rig.compute(move |ops| {
-                        let turned = ops.rope(x, position, 10_000.0, layout, None)?;
-                        ops.l2_norm(turned, -1, false)
+                        let turned = ops.rope(x, RopeSettings { position, layout, ..default() })?;
+                        ops.l2_norm(turned, -1)
                     })
                 });
                 let (before, after) = (before.expect("floats").to_f32(), after.expect("floats").to_f32());
@@ -50,7 +49,7 @@ fn rotary_positions_start_with_no_turn() {
         let mut rig = Rig::new(backend);
         for layout in LAYOUTS {
             let x = random(&mut rig, &[3, 1, 64], 1);
-            let turned = rig.compute(move |ops| ops.rope(x, 0, 10_000.0, layout, None)).expect("floats");
+            let turned = rig.compute(move |ops| ops.rope(x, RopeSettings { layout, ..default() })).expect("floats");
             assert_eq!(turned, rig.read(x), "{layout:?} on the {backend}");
         }
     }
@@ -64,14 +63,14 @@ fn rotary_positions_of_a_part_are_those_of_the_whole() {
             let x = random(&mut rig, &[2, 40, 16], 1);
             let whole = rig
                 .compute(move |ops| {
-                    let turned = ops.rope(x, 0, 10_000.0, layout, Some(12))?;
+                    let turned = ops.rope(x, RopeSettings { layout, rotary: Some(12), ..default() })?;
                     ops.slice(turned, 1, 13, 30)
                 })
                 .expect("floats");
             let part = rig
                 .compute(move |ops| {
                     let part = ops.slice(x, 1, 13, 30)?;
-                    ops.rope(part, 13, 10_000.0, layout, Some(12))
+                    ops.rope(part, RopeSettings { position: 13, layout, rotary: Some(12), ..default() })
                 })
                 .expect("floats");
             assert_close(&part.to_f32(), &whole.to_f32(), 1e-6, 1e-6, &format!("{layout:?} on the {backend}"));
@@ -80,7 +79,7 @@ fn rotary_positions_of_a_part_are_those_of_the_whole() {
 }
 
 /// Keys and values that no query may see, in all ways that hide them.
-fn hidden(name: &str) -> AttentionSettings {
+fn hidden(name: &str) -> AttentionSettings<'static> {
     match name {
         "causal" => AttentionSettings { causal: true, ..default() },
         "not valid" => AttentionSettings { valid_keys: Some(65), ..default() },
@@ -136,14 +135,14 @@ fn one_key_returns_its_value() {
 }
 
 /// Attention of plain ops.
-fn composed(ops: &mut TensorCommands, [q, k, v]: [Entity; 3], causal: bool) -> Result<TensorValue, OpError> {
+fn composed<'a>(ops: &'a TensorCommands, [q, k, v]: [Entity; 3], causal: bool) -> OpResult<TensorValue<'a>> {
     let (of_q, of_k) = (ops.shape(q)?, ops.shape(k)?);
     let (h, s, d, g, t) = (of_q[1], of_q[2], of_q[3], of_k[1], of_k[2]);
     let (k, v) = (ops.repeat(k, 1, h / g)?, ops.repeat(v, 1, h / g)?);
     let scores = ops.matmul_nt(q, k)?;
     let mut scores = ops.mul(scores, 1.0 / (d as f32).sqrt())?;
     if causal {
-        let ones = ops.fill([s, t], 1.0, DType::F32)?;
+        let ones = ops.full([s, t], 1.0, DType::F32)?;
         let seen = ops.tril(ones, t as i32 - s as i32)?;
         let seen = ops.greater(seen, 0.5)?;
         scores = ops.select(seen, scores, f32::NEG_INFINITY)?;
@@ -253,13 +252,13 @@ fn convolutions_are_what_a_loop_gives() {
 }
 
 /// Work of every kernel whose order of summation could vary.
-fn mixture(ops: &mut TensorCommands, x: Entity) -> Result<Vec<TensorReceiver>, OpError> {
+fn mixture(ops: &TensorCommands, x: Entity) -> Result<Vec<TensorReceiver>, OpError> {
     let square = ops.matmul_nt(x, x)?;
     let rows = ops.softmax(square, -1)?;
     let normed = ops.layer_norm(rows, None, None, -1, 1e-5)?;
-    let sums = ops.sum(normed, 0, false)?;
-    let total = ops.mean(x, Axes::All, false)?;
-    let running = ops.cumsum(x, 1, false, false)?;
+    let sums = ops.sum(normed, 0)?;
+    let total = ops.mean(x, Axes::ALL)?;
+    let running = ops.cumsum(x, 1)?;
     let heads = ops.reshape(x, &[1, 1, 130, 64])?;
     let attended = ops.attention(heads, heads, heads, default())?;
     let image = ops.reshape(x, &[1, 2, 65, 64])?;
@@ -268,8 +267,8 @@ fn mixture(ops: &mut TensorCommands, x: Entity) -> Result<Vec<TensorReceiver>, O
     let convolved = ops.conv2d(image, window, None, default())?;
     let index = ops.arange(0.0, 0.0, 130, DType::I32)?;
     let index = ops.unsqueeze(index, &[1])?;
-    let index = ops.expand(index, [130, 64])?;
-    let zero = ops.fill([1, 64], 0.0, DType::F32)?;
+    let index = ops.broadcast_to(index, [130, 64])?;
+    let zero = ops.full([1, 64], 0.0, DType::F32)?;
     let scattered = ops.scatter_elements(zero, index, x, 0, bevy_tensor_compute::ScatterMode::Add)?;
     let wave = ops.gelu(x)?;
     [square, normed, sums, total, running, attended, convolved, scattered, wave]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
 use bevy_tensor_compute::{
-    CacheFound, OpError, OpSpec, PipelineList, PipelineReport, PipelineSettings, PipelineState, TensorPipelines,
+    CacheFound, OpSpec, PipelineList, PipelineReport, PipelineSettings, PipelineState, TensorPipelines,
     TensorReadyState, TensorWarmUp, WarmUpState,
 };
 
@@ -48,10 +48,10 @@ fn tensor(rig: &mut Rig, shape: [usize; 2]) -> Entity {
 }
 
 /// A product, its softmax and a sum.
-fn work(ops: &mut TensorCommands, x: Entity, out: Entity) -> Result<(), OpError> {
+fn work(ops: &TensorCommands, x: Entity, out: Entity) -> OpResult<()> {
     let y = ops.matmul(x, x)?;
     let y = ops.softmax(y, -1)?;
-    let y = ops.sum(y, 0, true)?;
+    let y = ops.sum(y, TensorAxis(0).keep())?;
     ops.store(y, out)
 }
 

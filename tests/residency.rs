@@ -107,8 +107,8 @@ fn every_storage_is_counted_once_wherever_it_is() {
     own(&mut rig, b, weights.transpose().unwrap());
     drop(weights);
     let second = own(&mut rig, b, Tensor::from_slice(&vec![2.0f32; 1 << 19], [1 << 19]).unwrap());
-    rig.compute(move |ops| ops.sum(whole, Axes::All, false)).unwrap();
-    rig.compute(move |ops| ops.sum(second, Axes::All, false)).unwrap();
+    rig.compute(move |ops| ops.sum(whole, Axes::ALL)).unwrap();
+    rig.compute(move |ops| ops.sum(second, Axes::ALL)).unwrap();
     rig.settle();
 
     let (of_a, of_b, total) = rig.memory(|memory| (memory.model(a), memory.model(b), memory.total()));

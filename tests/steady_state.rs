@@ -13,7 +13,7 @@ struct Model {
     output: Entity,
 }
 
-fn record_frame(model: Res<Model>, mut progress: ResMut<Progress>, mut ops: TensorCommands) -> Result {
+fn record_frame(model: Res<Model>, mut progress: ResMut<Progress>, ops: TensorCommands) -> Result {
     progress.recorded += 1;
     let frame = progress.recorded as f32;
     ops.write(model.input, &[frame; 32])?;

@@ -2,6 +2,7 @@
 
 mod common;
 
+mod architecture;
 mod big_tensors;
 mod budget;
 mod custom_kernels;
@@ -24,6 +25,7 @@ mod persistence;
 mod pipeline_cache;
 mod quantisation;
 mod readback;
+mod recording;
 mod report;
 mod residency;
 mod soak;

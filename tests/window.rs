@@ -102,12 +102,12 @@ fn spin(mut cubes: Query<&mut Transform, With<Spin>>) {
 }
 
 /// Row sums of a matrix full of the frame's number, through a product with itself.
-fn step(tensors: Res<Tensors>, mut progress: ResMut<Progress>, mut ops: TensorCommands) -> Result {
+fn step(tensors: Res<Tensors>, mut progress: ResMut<Progress>, ops: TensorCommands) -> Result {
     progress.frames += 1;
     let number = (progress.frames % 7) as f32;
     ops.write(tensors.input, &[number; 64 * 64])?;
     let square = ops.matmul(tensors.input, tensors.input)?;
-    let sums = ops.mean(square, -1, false)?;
+    let sums = ops.mean(square, -1)?;
     let back = ops.sqrt(sums / 64.0)?;
     ops.store(back, tensors.output)?;
     ops.notify(tensors.output)?;

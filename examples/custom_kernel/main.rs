@@ -9,7 +9,6 @@ mod window;
 
 use bevy::asset::AssetPlugin;
 use bevy::prelude::*;
-use bevy_tensor_compute::TensorOperand;
 use bevy_tensor_compute::prelude::*;
 
 const SIZE: UVec2 = UVec2::new(480, 270);
@@ -120,20 +119,18 @@ fn ready(plane: Option<Res<Plane>>) -> bool {
 }
 
 /// Some steps of time and a picture, as one plan. Other numbers from the sliders cost neither a plan nor a pipeline.
-fn react(plane: Res<Plane>, params: Res<Params>, mut progress: ResMut<Progress>, mut ops: TensorCommands) -> Result {
+fn react(plane: Res<Plane>, params: Res<Params>, mut progress: ResMut<Progress>, ops: TensorCommands) -> Result {
     // The work of two frames may be on its way; a slow machine is not asked for more.
     if progress.pictures.len() >= 2 {
         return Ok(());
     }
-    let (mut u, mut v) = (TensorOperand::from(plane.u), TensorOperand::from(plane.v));
+    let (mut u, mut v) = (ops.value(plane.u)?, ops.value(plane.v)?);
     for _ in 0..STEPS_PER_FRAME {
-        let next: [TensorValue; 2] = ops.custom_outputs(&plane.step, [u, v], &*params)?;
-        [u, v] = next.map(TensorOperand::from);
+        [u, v] = ops.custom_outputs(&plane.step, [u, v], &*params)?;
     }
-    ops.store(&u, plane.u)?;
-    ops.store(&v, plane.v)?;
-    let pixels = ops.custom(&plane.paint, [u, v], &*params)?;
-    progress.pictures.push(ops.read(pixels)?);
+    ops.store(u, plane.u)?;
+    ops.store(v, plane.v)?;
+    progress.pictures.push(ops.read(ops.custom(&plane.paint, [u, v], &*params)?)?);
     progress.steps += STEPS_PER_FRAME;
     Ok(())
 }

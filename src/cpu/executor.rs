@@ -1,5 +1,6 @@
 //! Runs batches on threads of their own, in order, away from the frame.
 
+use crate::record::{Batch, generate};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
@@ -7,16 +8,14 @@ use bevy::platform::time::Instant;
 use bevy::prelude::*;
 use crossbeam_channel::Sender;
 
-use super::{Watch, read_words, run_plan};
-use crate::diagnostics::{Count, TensorDiagnostics};
-use crate::error::{ReadError, RunError};
-use crate::fault::TensorFault;
+use super::{Watch, read_words, run_plan, words_of};
+use crate::error::{ReadError, RunError, TensorFault};
+use crate::figures::{Count, TensorDiagnostics, TimedBatch, TimedLaunch};
 use crate::ir::Backend;
 use crate::kernel::CpuPool;
-use crate::plan::{Batch, Plan, PlanCache, PlanLimits, effects};
+use crate::plan::{Plan, PlanCache, PlanLimits, effects, step_models};
 use crate::readback::ReadRequest;
 use crate::tensor::{Initial, Storage};
-use crate::timings::{TimedBatch, TimedLaunch, step_models};
 
 /// A launch on the CPU binds nothing, so only the length of a program bounds fusion.
 const LIMITS: PlanLimits = PlanLimits { buffers: 64, alignment: 16, binding: usize::MAX, fuse: true };
@@ -123,11 +122,11 @@ impl Worker {
     fn run_plan(&mut self, batch: &Batch) -> Result<Arc<Plan>, RunError> {
         let counters = self.diagnostics.counters().clone();
         let (built, hits) = (self.plans.built, self.plans.hits);
-        let (_, plan) = self.plans.plan(batch);
+        let (_, plan) = self.plans.plan(&batch.structure, &batch.scalars);
         self.plans.take_dropped();
         counters.plans_built.add(self.plans.built - built);
         counters.plan_hits.add(self.plans.hits - hits);
-        self.diagnostics.set_last_plan(Backend::Cpu, &plan);
+        self.diagnostics.set_last_plan(Backend::Cpu, &plan.report);
         let mut watch = Watch {
             clock: self.diagnostics.timings_on().then(Vec::new),
             non_finite: self.diagnostics.debug().then_some(None),
@@ -171,8 +170,8 @@ impl Worker {
         self.diagnostics.timing().record(&TimedBatch {
             backend: Backend::Cpu,
             frame: self.batches,
-            plan: plan.clone(),
-            models: step_models(plan, &batch.slots),
+            report: plan.report.clone(),
+            models: step_models(plan, &batch.owners()),
             launches: clock.iter().enumerate().map(launch).collect(),
         });
     }
@@ -195,7 +194,7 @@ impl Worker {
         if !batch.slots.iter().any(|storage| storage.is_lost()) {
             return Ok(());
         }
-        let (_, plan) = self.plans.plan(batch);
+        let (_, plan) = self.plans.plan(&batch.structure, &batch.scalars);
         let elements: Vec<usize> = batch.slots.iter().map(|storage| storage.elements()).collect();
         for (storage, effect) in batch.slots.iter().zip(effects(&plan, &elements)) {
             if storage.is_lost() {
@@ -215,12 +214,12 @@ impl Worker {
         if let Initial::Data(data) = &initial {
             words[..data.len()].copy_from_slice(data);
         }
-        storage.host.write().unwrap_or_else(PoisonError::into_inner).begin(words);
+        words_of(storage).write().unwrap_or_else(PoisonError::into_inner).begin(words);
         storage.count_host(self.diagnostics.counters());
         if let Initial::Generated(generator) = initial
             && storage.elements() > 0
         {
-            let batch = Batch::new([generator.recording(storage)]);
+            let batch = Batch::new([generate(generator, storage)]);
             self.run(batch);
         }
     }

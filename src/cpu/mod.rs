@@ -4,7 +4,9 @@
 
 mod executor;
 mod run;
+mod slot;
 
 pub(crate) use executor::CpuExecutor;
 
 use run::{Watch, read_words, run_plan};
+use slot::words_of;

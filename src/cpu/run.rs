@@ -6,6 +6,7 @@ use bevy::platform::time::Instant;
 use bytemuck::{cast_slice, cast_slice_mut};
 use smallvec::SmallVec;
 
+use super::slot::words_of;
 use crate::error::RunError;
 use crate::ir::{DType, Operand, Source};
 use crate::kernel::host::fused::{Places, Temporary, run_epilogue, run_prologue, shared_output};
@@ -69,7 +70,7 @@ pub(crate) fn run_plan(
             to[start..start + count].copy_from_slice(&words[..count]);
         };
         match upload.to.source {
-            Source::Slot(s) => copy(&mut slots[s as usize].host.write().unwrap_or_else(PoisonError::into_inner)),
+            Source::Slot(s) => copy(&mut words_of(&slots[s as usize]).write().unwrap_or_else(PoisonError::into_inner)),
             Source::Scratch(r) => {
                 let region = plan.regions[r as usize];
                 copy(&mut scratch[region.offset..region.offset + region.words]);
@@ -118,7 +119,7 @@ pub(crate) fn read_words(plan: &Plan, operand: &Operand, slots: &[Arc<Storage>],
         cast_slice_mut::<_, u8>(&mut out)[..bytes.len()].copy_from_slice(bytes);
     };
     match operand.source {
-        Source::Slot(s) => copy(&slots[s as usize].host.read().unwrap_or_else(PoisonError::into_inner)),
+        Source::Slot(s) => copy(&words_of(&slots[s as usize]).read().unwrap_or_else(PoisonError::into_inner)),
         Source::Scratch(r) => {
             let region = plan.regions[r as usize];
             copy(&scratch[region.offset..region.offset + region.words]);
@@ -155,7 +156,7 @@ fn lock<'a>(slots: &'a [Arc<Storage>], step: &Step) -> SmallVec<[(u32, Guard<'a>
     named
         .iter()
         .map(|&(_, s, write)| {
-            let host = &slots[s as usize].host;
+            let host = words_of(&slots[s as usize]);
             let guard = if write {
                 Guard::Write(host.write().unwrap_or_else(PoisonError::into_inner))
             } else {
@@ -210,7 +211,9 @@ impl Memory<'_> {
                 }
             };
             match operand.source {
-                Source::Slot(s) => look(&self.slots[s as usize].host.read().unwrap_or_else(PoisonError::into_inner)),
+                Source::Slot(s) => {
+                    look(&words_of(&self.slots[s as usize]).read().unwrap_or_else(PoisonError::into_inner))
+                }
                 Source::Scratch(r) => {
                     let region = self.regions[r as usize];
                     look(&self.scratch[region.offset..region.offset + region.words]);

@@ -4,7 +4,6 @@ mod asset;
 mod files;
 mod header;
 mod npy;
-mod replace;
 mod safetensors;
 mod upload;
 
@@ -16,5 +15,4 @@ pub use upload::{LoadWeights, UploadSettings, WeightsError, WeightsProgress, Wei
 
 pub(crate) use asset::SafetensorsLoader;
 pub(crate) use files::{FileChannel, deliver_files};
-pub(crate) use replace::{replace_file, replace_with};
 pub(crate) use upload::{begin_arrivals, place_weights};

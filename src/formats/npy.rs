@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::replace_file;
 use super::safetensors::FormatError;
+use crate::disk::replace_file;
 use crate::ir::DType;
 use crate::tensor::TensorData;
 

@@ -11,7 +11,7 @@ use safetensors::tensor::{Dtype, View};
 use thiserror::Error;
 
 use super::header::{Header, quantized_key, stored_shape, stored_type};
-use super::replace_with;
+use crate::disk::replace_with;
 use crate::error::{ReadError, TensorError};
 use crate::ir::{DType, Shape};
 use crate::tensor::TensorData;

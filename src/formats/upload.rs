@@ -1,5 +1,6 @@
 //! Weights on their way into models: a bounded number of bytes a frame, the most urgent first, equals in turns.
 
+use crate::mailbox::{MemoryRequest, Outbox, SyncDirection};
 use std::sync::Arc;
 
 use bevy::asset::{AssetLoadError, LoadState};
@@ -9,10 +10,8 @@ use thiserror::Error;
 use super::asset::TensorWeights;
 use super::files::place;
 use super::safetensors::FormatError;
-use crate::cpu::CpuExecutor;
 use crate::error::{OpError, TensorError};
 use crate::ir::Backend;
-use crate::memory::{MemoryRequest, OutgoingRequests, SyncDirection};
 use crate::record::TensorCommands;
 use crate::support::{ModelBackend, TensorSupport};
 use crate::tensor::{Tensor, TensorModel};
@@ -190,7 +189,7 @@ pub(crate) fn place_weights(
     mut arriving: Query<(Entity, &LoadWeights, &mut Arriving, Option<&ModelBackend>)>,
     settings: Res<UploadSettings>,
     support: Res<TensorSupport>,
-    mut ops: TensorCommands,
+    ops: TensorCommands,
     mut commands: Commands,
 ) {
     if arriving.is_empty() {
@@ -206,7 +205,7 @@ pub(crate) fn place_weights(
             placed = false;
             for (entity, _, arriving, backend) in group.iter_mut() {
                 let home = backend.map_or(support.backend, |backend| support.available(backend.0));
-                match arriving.turn(*entity, home, Room { left, budget }, &mut ops, &mut commands) {
+                match arriving.turn(*entity, home, Room { left, budget }, &ops, &mut commands) {
                     Ok(Turn::Placed(bytes)) => {
                         left = left.saturating_sub(bytes.max(1));
                         placed = true;
@@ -242,7 +241,7 @@ impl Arriving {
         entity: Entity,
         home: Backend,
         Room { left, budget }: Room,
-        ops: &mut TensorCommands,
+        ops: &TensorCommands,
         commands: &mut Commands,
     ) -> Result<Turn, WeightsError> {
         let Some((name, data)) = self.weights.tensors().get(self.next).filter(|_| self.failed.is_none()) else {
@@ -290,12 +289,9 @@ impl Arriving {
         self.next += 1;
         tensor.storage().home(home);
         let storage = tensor.storage().clone();
-        commands.queue(move |world: &mut World| match home {
-            Backend::Gpu => {
-                let request = MemoryRequest::Synchronize(storage, SyncDirection::ToDevice);
-                world.resource_mut::<OutgoingRequests>().0.push(request);
-            }
-            Backend::Cpu => world.resource::<CpuExecutor>().take_in(storage),
+        // Ahead of the first use, so that this is not late.
+        commands.queue(move |world: &mut World| {
+            world.resource_mut::<Outbox>().post(MemoryRequest::Synchronize(storage, SyncDirection::ToDevice));
         });
         commands.queue(move |world: &mut World| {
             if world.get_entity(entity).is_ok() {

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bevy::tasks::futures::now_or_never;
 
-use crate::diagnostics::{Count, Counters, PoolClasses};
 use crate::error::RunError;
-use crate::memory::{MemorySettings, Pool, PoolClass, PoolKind, size_class};
+use crate::figures::{Count, Counters, PoolClass, PoolClasses, PoolKind};
+use crate::memory::{MemorySettings, Pool, size_class};
 use crate::tensor::Storage;
 
 /// Readbacks of one kind that are usually under way at once: a frame being recorded, one being run, one being read.
@@ -233,6 +233,11 @@ impl Drop for DeviceBuffer {
 }
 
 impl Gpu {
+    /// The buffer of a storage, if this device holds one.
+    pub(crate) fn buffer(&self, storage: &Storage) -> Option<Arc<DeviceBuffer>> {
+        storage.device(self.generation)?.held.downcast().ok()
+    }
+
     pub(crate) fn new(
         device: wgpu::Device,
         queue: wgpu::Queue,

@@ -9,12 +9,12 @@ use smallvec::SmallVec;
 use super::buffers::{DeviceBuffer, Gpu, Purpose};
 use super::faults::{Look, Watched};
 use super::pipelines::{Pipeline, PipelineEntry, Pipelines};
-use crate::diagnostics::Count;
 use crate::error::RunError;
+use crate::figures::Count;
 use crate::ir::Source;
 use crate::kernel::{Caps, Kernel, Launch, Step, bucket, lower, non_finite};
+use crate::pipelines::TuningTable;
 use crate::plan::{Effect, Plan, effects, shift, sources, window};
-use crate::tuning::TuningTable;
 
 /// Bind-group sets kept per plan: models of one structure that take turns.
 const INSTANCES: usize = 8;

@@ -27,21 +27,18 @@ use super::readbacks::{Flight, Readbacks};
 use super::residency::Residents;
 use super::timing::Timer;
 use super::tuner::Tuner;
-use crate::diagnostics::{Count, TensorDiagnostics};
-use crate::error::{ReadError, RunError};
-use crate::extract::Extracted;
-use crate::fault::TensorFault;
-use crate::image::CopyWay;
+use crate::error::{ReadError, RunError, TensorFault};
+use crate::figures::{Count, TensorDiagnostics};
 use crate::ir::{Backend, Layout, Operand, Source};
 use crate::kernel::Caps;
-use crate::memory::{Gauge, HostCopies, MemoryNews, MemoryRequest};
+use crate::mailbox::{CopyWay, MemoryRequest, PipelineRequest};
+use crate::memory::{Gauge, HostCopies, MemoryNews, MemorySettings};
 use crate::pipelines::TensorPipelines;
-use crate::plan::{Batch, Effect, Plan, PlanCache, PlanLimits};
+use crate::plan::{Effect, Plan, PlanCache, PlanLimits};
 use crate::readback::ReadRequest;
-use crate::record::Part;
+use crate::record::{Batch, Part, TuneSettings, generate};
 use crate::support::AdapterFacts;
 use crate::tensor::{Generator, Storage};
-use crate::tuning::TuneSettings;
 
 pub(crate) use self::images::ImageJob;
 
@@ -95,6 +92,28 @@ pub(crate) struct GpuSettings {
     pub cache: Option<PathBuf>,
     pub tune: Option<TuneSettings>,
     pub cpu_fallback: Option<Duration>,
+    /// The app's memory settings at the start.
+    pub memory: MemorySettings,
+}
+
+/// What one frame brings to the device.
+#[derive(Default)]
+pub(crate) struct Frame {
+    pub parts: Vec<Part>,
+    pub requests: Vec<MemoryRequest>,
+    pub images: Vec<ImageJob>,
+    pub pipelines: Vec<PipelineRequest>,
+    pub settings: MemorySettings,
+    /// Real time.
+    pub now: Duration,
+}
+
+impl Frame {
+    /// All of it, leaving what is not work.
+    pub(crate) fn take(&mut self) -> Self {
+        let (settings, now) = (self.settings, self.now);
+        core::mem::replace(self, Self { settings, now, ..Self::default() })
+    }
 }
 
 /// What is done in order.
@@ -208,7 +227,7 @@ impl GpuExecutor {
     }
 
     /// Takes a frame's recordings, requests and copies and does all that can be done.
-    pub(crate) fn run(&mut self, frame: Extracted, images: Vec<ImageJob>) {
+    pub(crate) fn run(&mut self, frame: Frame) {
         let start = Instant::now();
         // Around everything, the uploads and layouts that no narrower scope watches included.
         let scope = ErrorScope::new(&self.gpu.device);
@@ -226,9 +245,9 @@ impl GpuExecutor {
             self.debug = !self.debug;
             self.compiled.clear();
         }
-        self.take_pipeline_requests();
+        self.take_pipeline_requests(frame.pipelines);
         let (into_tensors, into_images): (Vec<_>, Vec<_>) =
-            images.into_iter().partition(|job| job.copy.way == CopyWay::IntoTensor);
+            frame.images.into_iter().partition(|job| job.copy.way == CopyWay::IntoTensor);
         let copies = |jobs: Vec<ImageJob>| (!jobs.is_empty()).then_some(Work::Images(jobs));
         self.waiting.extend(copies(into_tensors));
         self.accept(frame.parts);
@@ -338,7 +357,7 @@ impl GpuExecutor {
     /// The number of a batch's plan, whose pipelines are asked for.
     fn plan_of(&mut self, batch: &Batch, priority: i32) -> Result<u64, RunError> {
         let (built, hits) = (self.plans.built, self.plans.hits);
-        let (id, plan) = self.plans.plan(batch);
+        let (id, plan) = self.plans.plan(&batch.structure, &batch.scalars);
         self.gpu.counters.plans_built.add(self.plans.built - built);
         self.gpu.counters.plan_hits.add(self.plans.hits - hits);
         if !self.compiled.contains_key(&id) {
@@ -374,7 +393,7 @@ impl GpuExecutor {
         let Some(compiled) = self.compiled.get_mut(&id) else { return Ok(Vec::new()) };
         compiled.allocate(&self.gpu)?;
         let plan = compiled.plan.clone();
-        self.diagnostics.set_last_plan(Backend::Gpu, &plan);
+        self.diagnostics.set_last_plan(Backend::Gpu, &plan.report);
         let scratch_bytes = self.scratch.as_ref().map_or(0, |buffer| buffer.bytes);
         if plan.scratch_words as u64 * 4 > scratch_bytes {
             // The old one goes first, so that both need not fit at once.
@@ -385,7 +404,7 @@ impl GpuExecutor {
         let slots = batch
             .slots
             .iter()
-            .map(|storage| storage.device(self.gpu.generation).ok_or_else(lost))
+            .map(|storage| self.gpu.buffer(storage).ok_or_else(lost))
             .collect::<Result<Vec<Arc<DeviceBuffer>>, RunError>>()?;
         if !fill {
             note_effects(&self.gpu, &compiled.effects, batch);
@@ -516,7 +535,7 @@ fn note_effects(gpu: &Gpu, effects: &[Effect], batch: &Batch) {
 fn fills(make: Vec<(Arc<Storage>, Generator)>) -> Vec<Work> {
     make.into_iter()
         .map(|(storage, generator)| {
-            let batch = Batch::new([generator.recording(&storage)]);
+            let batch = Batch::new([generate(generator, &storage)]);
             Work::Fill(storage, batch)
         })
         .collect()

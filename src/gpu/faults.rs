@@ -6,8 +6,7 @@ use std::sync::Arc;
 use crossbeam_channel::Sender;
 
 use super::buffers::DeviceBuffer;
-use crate::error::RunError;
-use crate::fault::TensorFault;
+use crate::error::{RunError, TensorFault};
 
 /// When an operand was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,19 +12,14 @@ mod residency;
 mod timing;
 mod tuner;
 
-use std::sync::Arc;
-
 use bevy::prelude::*;
-use bevy::render::render_asset::RenderAssets;
 use bevy::render::renderer::{RenderAdapterInfo, RenderDevice, RenderQueue};
-use bevy::render::texture::GpuImage;
 
-pub(crate) use buffers::{DeviceBuffer, Gpu};
-pub(crate) use executor::{GpuExecutor, GpuSettings, ImageJob, Outlets};
+pub(crate) use buffers::Gpu;
+pub(crate) use executor::{Frame, GpuExecutor, GpuSettings, ImageJob, Outlets};
 
-use crate::diagnostics::{Count, TensorDiagnostics};
-use crate::extract::Extracted;
-use crate::fault::FaultSender;
+use crate::error::FaultSender;
+use crate::figures::{Count, TensorDiagnostics};
 use crate::kernel::Caps;
 use crate::memory::NewsSender;
 use crate::pipelines::TensorPipelines;
@@ -37,7 +32,6 @@ pub(crate) fn create_executor(
     queue: Res<RenderQueue>,
     adapter: Res<RenderAdapterInfo>,
     settings: Res<GpuSettings>,
-    extracted: Res<Extracted>,
     diagnostics: Res<TensorDiagnostics>,
     pipelines: Res<TensorPipelines>,
     faults: Res<FaultSender>,
@@ -46,7 +40,7 @@ pub(crate) fn create_executor(
     mut commands: Commands,
 ) {
     let counters = diagnostics.counters().clone();
-    let gpu = Gpu::new(device.wgpu_device().clone(), (**queue.0).clone(), counters, extracted.settings);
+    let gpu = Gpu::new(device.wgpu_device().clone(), (**queue.0).clone(), counters, settings.memory);
     diagnostics.counters().devices.add(1);
     diagnostics.set_pools(gpu.pools());
     let facts = AdapterFacts::new(&device, &adapter);
@@ -72,23 +66,4 @@ fn caps(facts: &AdapterFacts, limits: &wgpu::Limits) -> Caps {
         workgroups: limits.max_compute_workgroups_per_dimension,
         variant: None,
     }
-}
-
-/// Runs what the frame recorded, ahead of all cameras: one queue, so what is submitted first runs first.
-pub(crate) fn run_batches(
-    mut executor: ResMut<GpuExecutor>,
-    mut extracted: ResMut<Extracted>,
-    images: Option<Res<RenderAssets<GpuImage>>>,
-) {
-    let mut frame = extracted.take();
-    let mut jobs = Vec::new();
-    for copy in frame.copies.drain(..) {
-        match images.as_ref().and_then(|images| images.get(copy.image)) {
-            Some(image) => jobs.push(ImageJob { copy, texture: (*image.texture).clone() }),
-            // Not on the device yet. Unless nobody has the tensor any more, the copy waits for it.
-            None if Arc::strong_count(copy.pixels.storage()) > 1 => extracted.copies.push(copy),
-            None => {}
-        }
-    }
-    executor.run(frame, jobs);
 }

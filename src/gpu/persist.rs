@@ -14,10 +14,9 @@ use bevy::prelude::*;
 use bevy::tasks::IoTaskPool;
 
 use super::buffers::{ErrorScope, Gpu};
-use crate::formats::replace_file;
-use crate::pipelines::{CacheFile, CacheFound, TensorPipelines};
+use crate::disk::replace_file;
+use crate::pipelines::{CacheFile, CacheFound, TensorPipelines, TuningTable};
 use crate::support::AdapterFacts;
-use crate::tuning::TuningTable;
 
 const MAGIC: &[u8; 8] = b"BTCCACHE";
 const FORMAT: u32 = 1;

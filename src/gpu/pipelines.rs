@@ -14,10 +14,11 @@ use smallvec::SmallVec;
 
 use super::buffers::{ErrorScope, Gpu};
 use super::persist::fingerprint;
-use crate::diagnostics::Count;
 use crate::error::RunError;
+use crate::figures::Count;
 use crate::kernel::{Access, Launch};
-use crate::pipelines::{ListedKernel, PipelineRecord, TensorPipelines};
+use crate::mailbox::ListedKernel;
+use crate::pipelines::{PipelineRecord, TensorPipelines};
 
 /// The priority of what a frame waits for: before everything that is compiled ahead.
 pub(crate) const URGENT: i32 = i32::MAX;

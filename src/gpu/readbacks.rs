@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bevy::tasks::AsyncComputeTaskPool;
 
 use super::buffers::{DeviceBuffer, Gpu};
-use crate::diagnostics::{Count, Counters};
 use crate::error::ReadError;
+use crate::figures::{Count, Counters};
 use crate::readback::ReadRequest;
 
 /// Bytes from which a task copies an answer out of its staging buffer: the frame would be late.

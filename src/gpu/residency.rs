@@ -1,5 +1,6 @@
 //! Brings storages onto the device and off it, within the budget. Copies to the host are started and land a frame or more later; nothing waits.
 
+use crate::tensor::{DeviceSlot, Generator, Initial, Storage};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Arc, Weak};
@@ -8,11 +9,10 @@ use bevy::tasks::AsyncComputeTaskPool;
 use crossbeam_channel::{Receiver, Sender};
 
 use super::buffers::{DeviceBuffer, Gpu, Purpose};
-use crate::diagnostics::Count;
 use crate::error::{MemoryHolder, RunError};
+use crate::figures::Count;
 use crate::memory::{Candidate, HostCopies, Ledger, Room, choose};
 use crate::plan::Effect;
-use crate::tensor::{Generator, Initial, Storage};
 
 /// Tensors that an error names.
 const HOLDERS: usize = 5;
@@ -179,7 +179,7 @@ impl Residents {
         let mut encoder: Option<wgpu::CommandEncoder> = None;
         let (mut departures, mut all) = (Vec::new(), true);
         for (storage, copy) in copies {
-            let Some(buffer) = storage.device(gpu.generation) else { continue };
+            let Some(buffer) = gpu.buffer(&storage) else { continue };
             let bytes = storage.bytes() as u64;
             if bytes == 0 {
                 storage.copied(storage.version(), Arc::from([]), &gpu.counters);
@@ -265,7 +265,8 @@ impl Residents {
                 }
                 Initial::Zeros => clear.push(buffer.clone()),
             }
-            storage.arrive(buffer, keep, &gpu.counters);
+            let slot = DeviceSlot { generation: buffer.generation, bytes: buffer.bytes, held: buffer };
+            storage.arrive(slot, keep, &gpu.counters);
             self.touch(core::slice::from_ref(storage));
         }
         clear.retain(|buffer| buffer.reused);

@@ -6,11 +6,11 @@ use crossbeam_channel::{Receiver, Sender};
 
 use super::buffers::{DeviceBuffer, Gpu, Purpose};
 use super::compiled::Compiled;
-use crate::diagnostics::{Count, Counters, TensorDiagnostics};
 use crate::error::RunError;
+use crate::figures::{Count, Counters, TensorDiagnostics, TimedBatch, TimedLaunch, TimingSource};
 use crate::ir::Backend;
-use crate::plan::Batch;
-use crate::timings::{TimedBatch, TimedLaunch, TimingSource, step_models};
+use crate::plan::step_models;
+use crate::record::Batch;
 
 /// Queries of one set: as many as any device allows.
 const SET: u32 = wgpu::QUERY_SET_MAX_QUERIES;
@@ -85,7 +85,7 @@ impl Timer {
     /// Tells of a batch's times when they have arrived.
     pub(crate) fn watch(&self, stamps: Stamps, frame: u64, compiled: &Compiled, batch: &Batch) {
         let Stamps { staging, count, inside } = stamps;
-        let (plan, models) = (compiled.plan.clone(), step_models(&compiled.plan, &batch.slots));
+        let (report, models) = (compiled.plan.report.clone(), step_models(&compiled.plan, &batch.owners()));
         let launches: Vec<(usize, Arc<str>)> = compiled.timed().collect();
         let (sender, period) = (self.sender.clone(), self.period);
         let bytes = u64::from(count) * 8;
@@ -105,7 +105,7 @@ impl Timer {
             drop(view);
             staging.buffer.unmap();
             // The executor may be gone.
-            let _ = sender.send(TimedBatch { backend: Backend::Gpu, frame, plan, models, launches });
+            let _ = sender.send(TimedBatch { backend: Backend::Gpu, frame, report, models, launches });
         });
     }
 }

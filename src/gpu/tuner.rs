@@ -17,8 +17,8 @@ use super::pipelines::{Pipeline, PipelineEntry, Pipelines};
 use crate::error::RunError;
 use crate::ir::{DType, Source};
 use crate::kernel::{Caps, Launch, Step, Variant, bucket, lower, variants};
-use crate::pipelines::TensorPipelines;
-use crate::tuning::{TuneOutcome, TuneSettings, TunedChoice, TunedForm, fastest, median};
+use crate::pipelines::{TensorPipelines, TuneOutcome, TunedChoice, TunedForm, fastest, median};
+use crate::record::TuneSettings;
 
 /// Launches that are measured in one submission at most.
 const TOGETHER: usize = 32;

@@ -6,20 +6,18 @@
 
 mod pixels;
 
+use crate::error::{ImageError, OpError};
 use bevy::app::{App, PostUpdate};
-use bevy::asset::AssetId;
-use bevy::ecs::resource::Resource;
 use bevy::ecs::schedule::IntoScheduleConfigs;
 use bevy::image::Image;
 use bevy::math::URect;
 use bevy::render::render_resource::TextureFormat;
-use thiserror::Error;
 
 pub use pixels::{ImagePixels, PixelsImage, pixels_image};
 
-use crate::error::{OpError, ReadError, TensorError};
-use crate::ir::{DType, Layout, Shape};
-use crate::record::{Axis, ResizeSettings, ResizeTo, TensorCommands, TensorOperand, TensorValue};
+use crate::error::OpResult;
+use crate::ir::DType;
+use crate::record::{LAST, ResizeSettings, ResizeTo, TensorCommands, TensorOperand, TensorValue};
 use crate::tensor::{Tensor, TensorData};
 
 /// The part of an image that is used.
@@ -74,58 +72,6 @@ impl Default for ImageSettings {
     }
 }
 
-/// An image that has no pixels to give, or cannot take those it is given.
-#[derive(Clone, Debug, PartialEq, Error)]
-#[non_exhaustive]
-pub enum ImageError {
-    /// The image is not flat, or of a format without colours, or of one that Bevy cannot read.
-    #[error("an image of {format:?}, {width} by {height}, cannot become pixels")]
-    Format {
-        /// The format.
-        format: TextureFormat,
-        /// Its width.
-        width: u32,
-        /// Its height.
-        height: u32,
-    },
-    /// Its data is only on the device.
-    #[error("the image's data is not in main memory (see RenderAssetUsages)")]
-    NoData,
-    /// Its data is only on the device, and may not be copied from there.
-    #[error("the image's data is only on the device; the CPU backend needs TextureUsages::COPY_SRC to read it")]
-    NoCopy,
-    /// No shader may read it.
-    #[error("no shader may read the image; the GPU backend needs TextureUsages::TEXTURE_BINDING")]
-    NoBinding,
-    /// It cannot show pixels.
-    #[error("pixels cannot be shown in this image; make it with pixels_image")]
-    NotShown,
-    /// The tensor is not this image's pixels.
-    #[error("the pixels of an image of {width} by {height} are u8 of [{height}, {width}, 4], not {dtype} of {shape}")]
-    Pixels {
-        /// The tensor's type.
-        dtype: DType,
-        /// The tensor's shape.
-        shape: Shape,
-        /// The image's width.
-        width: u32,
-        /// The image's height.
-        height: u32,
-    },
-    /// A view in which the bytes of a pixel, or the pixels of a row, do not lie together, or whose rows are one.
-    #[error("the tensor is a view whose pixels do not lie side by side; copy it first")]
-    View,
-    /// A tensor that could not be made.
-    #[error(transparent)]
-    Tensor(#[from] TensorError),
-    /// An op that could not be recorded.
-    #[error(transparent)]
-    Op(#[from] OpError),
-    /// Pixels that did not come.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-}
-
 impl ImageError {
     fn of_format(image: &Image) -> Self {
         let (width, height) = (image.width(), image.height());
@@ -140,59 +86,6 @@ impl ImageError {
             true => Ok(()),
             false => Err(Self::Pixels { dtype, shape, width, height }),
         }
-    }
-}
-
-/// A copy between a texture and pixels, for the device to carry out.
-#[derive(Clone, Debug)]
-pub(crate) struct ImageCopy {
-    pub pixels: Tensor,
-    pub rows: PixelRows,
-    pub image: AssetId<Image>,
-    pub way: CopyWay,
-}
-
-impl ImageCopy {
-    /// Whether an earlier copy is of no use after this one.
-    pub(crate) fn replaces(&self, earlier: &Self) -> bool {
-        let to = |copy: &Self| match copy.way {
-            CopyWay::IntoTensor => (Some((copy.pixels.storage_id(), copy.rows)), None),
-            CopyWay::IntoImage => (None, Some(copy.image)),
-        };
-        to(self) == to(earlier)
-    }
-}
-
-/// Where a copy goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CopyWay {
-    /// Before the frame's tensor work.
-    IntoTensor,
-    /// After it.
-    IntoImage,
-}
-
-/// The frame's copies, waiting to be extracted.
-#[derive(Resource, Default)]
-pub(crate) struct OutgoingCopies(pub Vec<ImageCopy>);
-
-/// How pixels lie in a tensor's memory, in words: each is one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct PixelRows {
-    pub first: usize,
-    /// From row to row.
-    pub pitch: usize,
-    pub width: usize,
-    pub height: usize,
-}
-
-impl PixelRows {
-    /// Of `u8 [height, width, 4]`; `None` where its pixels are not words side by side.
-    fn of(layout: &Layout) -> Option<Self> {
-        let (&[height, width, 4], &[row, pixel, 1]) = (&layout.shape[..], &layout.strides[..]) else { return None };
-        let pitch = if height == 1 { width * 4 } else { usize::try_from(row).ok()? };
-        let words = layout.offset.is_multiple_of(4) && pitch.is_multiple_of(4) && (pixel == 4 || width == 1);
-        (words && pitch >= width * 4).then_some(Self { first: layout.offset / 4, pitch: pitch / 4, width, height })
     }
 }
 
@@ -226,19 +119,19 @@ fn red_first(format: TextureFormat, bytes: &mut [u8]) {
 
 /// The main world's part; the render world's is in the plugin's schedule.
 pub(crate) fn plugin(app: &mut App) {
-    app.init_resource::<OutgoingCopies>()
-        .add_systems(PostUpdate, (pixels::land_pixels, pixels::copy_pixels, pixels::show_pixels).chain());
+    app.add_systems(PostUpdate, (pixels::land_pixels, pixels::copy_pixels, pixels::show_pixels).chain());
 }
 
 /// Images.
 impl TensorCommands<'_, '_> {
-    /// A network's input from pixels `[height, width, 4]` of `u8`: laid on the background, cropped, resized, normalised.
+    /// Converts pixels `[height, width, 4]` of `u8` to the input of a network: blended with the background, cropped, resized
+    /// and normalised.
     #[track_caller]
-    pub fn image_input(
-        &mut self,
-        pixels: impl Into<TensorOperand>,
+    pub fn image_input<'a>(
+        &'a self,
+        pixels: impl Into<TensorOperand<'a>>,
         settings: &ImageSettings,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         const OP: &str = "image_input";
         let mut x = self.reshape_pixels(OP, pixels.into())?;
         let shape = self.shape(x)?;
@@ -253,7 +146,7 @@ impl TensorCommands<'_, '_> {
             ImageCrop::Rect(rect) => rect,
         };
         if rect.is_empty() || rect.max.x > width || rect.max.y > height {
-            let reason = format!("{rect:?} is not a part of {width} by {height} pixels");
+            let reason = format!("{rect:?} is not inside an image of {width} by {height} pixels");
             return Err(OpError::Argument { op: OP, reason });
         }
         x = self.slice(x, 0, rect.min.y as isize, rect.max.y as isize)?;
@@ -280,22 +173,22 @@ impl TensorCommands<'_, '_> {
         }
     }
 
-    /// Pixels `[height, width, 4]` of `u8` from a network's output of three channels, by the same settings backwards: the mean and deviation are undone,
-    /// then the size is changed if one is given. The crop and the background have no meaning here.
+    /// Converts the output of a network with three channels to pixels `[height, width, 4]` of `u8`. This reverses the mean and
+    /// deviation of the settings and resizes if a size is given. The crop and the background are not used.
     #[track_caller]
-    pub fn image_pixels(
-        &mut self,
-        x: impl Into<TensorOperand>,
+    pub fn image_pixels<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
         settings: &ImageSettings,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         const OP: &str = "image_pixels";
-        let mut x = self.copy(x)?;
+        let mut x = self.value(x)?;
         if settings.layout == ImageLayout::Nhwc {
             x = self.permute(x, &[0, 3, 1, 2])?;
         }
         let shape = self.shape(x)?;
         let &[1, 3, _, _] = &shape[..] else {
-            let reason = format!("one picture of three channels is needed, not {shape}");
+            let reason = format!("the operand must be one image of three channels, not {shape}");
             return Err(OpError::Argument { op: OP, reason });
         };
         if let Some(size) = settings.size {
@@ -311,16 +204,16 @@ impl TensorCommands<'_, '_> {
         let x = self.permute(x, &[1, 2, 0])?;
         let shape = self.shape(x)?;
         let opaque = self.constant_like(x, &[255.0], [1, 1, 1])?;
-        let opaque = self.expand(opaque, [shape[0], shape[1], 1])?;
-        let x = self.concat([x, opaque], Axis::LAST)?;
+        let opaque = self.broadcast_to(opaque, [shape[0], shape[1], 1])?;
+        let x = self.concat([x, opaque], LAST)?;
         self.cast(x, DType::U8)
     }
 
     #[track_caller]
-    fn reshape_pixels(&mut self, op: &'static str, pixels: TensorOperand) -> Result<TensorValue, OpError> {
+    fn reshape_pixels<'a>(&'a self, op: &'static str, pixels: TensorOperand<'a>) -> OpResult<TensorValue<'a>> {
         let (shape, dtype) = (self.shape(&pixels)?, self.dtype(&pixels)?);
         if !matches!(shape[..], [_, _, 4]) || shape.elements() == 0 || dtype != DType::U8 {
-            let reason = format!("pixels are u8 of [height, width, 4], not {dtype} of {shape}");
+            let reason = format!("pixels must be u8 [height, width, 4], not {dtype} {shape}");
             return Err(OpError::Argument { op, reason });
         }
         self.slice(pixels, 2, 0, 4)

@@ -1,5 +1,7 @@
 //! Images as pixels, and pixels as images, on whichever backend the tensor lives.
 
+use crate::error::{ImageError, TensorFault};
+use crate::mailbox::{CopyWay, ImageCopy, Outbox, PixelRows};
 use bevy::asset::RenderAssetUsages;
 use bevy::ecs::entity::{EntityHashMap, EntityHashSet};
 use bevy::image::Image;
@@ -7,8 +9,7 @@ use bevy::prelude::*;
 use bevy::render::gpu_readback::{Readback, ReadbackComplete};
 use bevy::render::render_resource::{Extent3d, TextureDimension, TextureFormat, TextureUsages, TextureViewDescriptor};
 
-use super::{CopyWay, ImageCopy, ImageError, OutgoingCopies, PixelRows, pixels_of, red_first};
-use crate::fault::TensorFault;
+use super::{pixels_of, red_first};
 use crate::ir::{Backend, DType};
 use crate::readback::TensorReceiver;
 use crate::record::TensorCommands;
@@ -90,8 +91,8 @@ pub(crate) fn copy_pixels(
     sources: Query<(Entity, Ref<ImagePixels>, Option<&Tensor>, Option<&TensorOf>)>,
     models: Query<&ModelBackend>,
     support: Res<TensorSupport>,
-    mut outgoing: ResMut<OutgoingCopies>,
-    mut ops: TensorCommands,
+    mut outbox: ResMut<Outbox>,
+    ops: TensorCommands,
     mut commands: Commands,
     mut complaints: Local<Complaints>,
     mut loading: Local<EntityHashSet>,
@@ -118,9 +119,9 @@ pub(crate) fn copy_pixels(
             let home = tensor.storage().home(wish.unwrap_or(support.backend));
             let result = match home {
                 Backend::Gpu => {
-                    ImageCopy::of(tensor, &pixels.image, image, CopyWay::IntoTensor).map(|copy| outgoing.0.push(copy))
+                    ImageCopy::of(tensor, &pixels.image, image, CopyWay::IntoTensor).map(|copy| outbox.post(copy))
                 }
-                Backend::Cpu => bring(entity, tensor, &pixels.image, image, &mut ops, &mut commands),
+                Backend::Cpu => bring(entity, tensor, &pixels.image, image, &ops, &mut commands),
             };
             complaints.hear(entity, result, &mut commands);
         }
@@ -134,7 +135,7 @@ fn bring(
     tensor: &Tensor,
     handle: &Handle<Image>,
     image: &Image,
-    ops: &mut TensorCommands,
+    ops: &TensorCommands,
     commands: &mut Commands,
 ) -> Result<(), ImageError> {
     let usage = image.texture_descriptor.usage;
@@ -150,7 +151,7 @@ fn bring(
         return Err(ImageError::of_format(image));
     }
     let arrive =
-        move |ready: On<ReadbackComplete>, tensors: Query<&Tensor>, mut ops: TensorCommands, mut commands: Commands| {
+        move |ready: On<ReadbackComplete>, tensors: Query<&Tensor>, ops: TensorCommands, mut commands: Commands| {
             // It would come again every frame.
             commands.entity(ready.entity).try_despawn();
             let Ok(tensor) = tensors.get(entity) else { return };
@@ -162,7 +163,7 @@ fn bring(
             let data = TensorData::new(&bytes, [height, width, 4]).map_err(ImageError::from);
             // An image that has another size by now comes again.
             let data = data.map(|data| Some(data).filter(|data| data.shape() == tensor.shape()));
-            let result = data.and_then(|data| data.map_or(Ok(()), |data| put(tensor, &data, &mut ops)));
+            let result = data.and_then(|data| data.map_or(Ok(()), |data| put(tensor, &data, &ops)));
             if let Err(error) = result {
                 commands.trigger(TensorFault::Image { entity, error });
             }
@@ -171,7 +172,7 @@ fn bring(
     Ok(())
 }
 
-fn put(tensor: &Tensor, data: &TensorData, ops: &mut TensorCommands) -> Result<(), ImageError> {
+fn put(tensor: &Tensor, data: &TensorData, ops: &TensorCommands) -> Result<(), ImageError> {
     if tensor.layout().overlaps_itself() {
         return Err(ImageError::View);
     }
@@ -189,8 +190,8 @@ pub(crate) fn show_pixels(
     images: Option<Res<Assets<Image>>>,
     targets: Query<(Entity, Ref<PixelsImage>, &Tensor), Without<Arriving>>,
     support: Res<TensorSupport>,
-    mut outgoing: ResMut<OutgoingCopies>,
-    mut ops: TensorCommands,
+    mut outbox: ResMut<Outbox>,
+    ops: TensorCommands,
     mut commands: Commands,
     mut complaints: Local<Complaints>,
     mut loading: Local<EntityHashSet>,
@@ -208,7 +209,7 @@ pub(crate) fn show_pixels(
         let result = ImageError::check_pixels(tensor, image).and_then(|()| {
             match tensor.storage().home(support.backend) {
                 Backend::Gpu => {
-                    outgoing.0.push(ImageCopy::of(tensor, &target.image, image, CopyWay::IntoImage)?);
+                    outbox.post(ImageCopy::of(tensor, &target.image, image, CopyWay::IntoImage)?);
                 }
                 Backend::Cpu if !is_bytes(image.texture_descriptor.format) => return Err(ImageError::NotShown),
                 Backend::Cpu => {

@@ -13,8 +13,8 @@ use crossbeam_channel::{Receiver, Sender};
 
 use super::log::{InspectorLog, LogKind};
 use super::{InspectorState, format};
-use crate::diagnostics::TensorDiagnostics;
 use crate::error::OpError;
+use crate::figures::TensorDiagnostics;
 use crate::formats::{save_npy, save_safetensors};
 use crate::memory::{AdviceSettings, MemoryAdvisor, TensorMemory};
 use crate::pipelines::TensorPipelines;
@@ -175,10 +175,10 @@ fn memory(world: &mut World, ask: impl FnOnce(&mut TensorMemory) -> Result<(), O
     Ok(())
 }
 
-fn record<T>(world: &mut World, ask: impl FnOnce(&mut TensorCommands) -> Result<T, OpError>) -> Result<T, String> {
+fn record<T>(world: &mut World, ask: impl FnOnce(&TensorCommands) -> Result<T, OpError>) -> Result<T, String> {
     let mut state = SystemState::<TensorCommands>::new(world);
-    let mut ops = state.get_mut(world).map_err(|error| error.to_string())?;
-    let answer = ask(&mut ops).map_err(|error| error.to_string());
+    let ops = state.get_mut(world).map_err(|error| error.to_string())?;
+    let answer = ask(&ops).map_err(|error| error.to_string());
     state.apply(world);
     answer
 }

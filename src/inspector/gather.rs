@@ -10,7 +10,7 @@ use super::log::{InspectorLog, LogKind};
 use super::snapshot::{FrameCost, InspectorSnapshot, MemorySample, SAMPLES, SPARKS, rows};
 use super::values::TensorValues;
 use super::{InspectorPanel, InspectorState, TensorInspector, format};
-use crate::diagnostics::{TensorDiagnostics, TensorFigures};
+use crate::figures::{TensorDiagnostics, TensorFigures};
 use crate::ir::Backend;
 use crate::memory::MemorySettings;
 use crate::pipelines::TensorPipelines;
@@ -190,7 +190,7 @@ pub(super) struct Reads {
 
 /// Reads the selected tensor like anyone else does, at most as often as the panel allows. Values are looked at off the frame.
 pub(super) fn read_values(
-    mut ops: TensorCommands,
+    ops: TensorCommands,
     mut snapshot: ResMut<InspectorSnapshot>,
     mut state: ResMut<InspectorState>,
     inspector: Res<TensorInspector>,

@@ -10,8 +10,8 @@ use super::actions::InspectorAction;
 use super::snapshot::{InspectorSnapshot, KernelKey};
 use super::timeline::{TimelineState, timeline};
 use super::{chart, format, style};
+use crate::figures::{KernelTiming, TimingReport, TimingSource};
 use crate::ir::Backend;
-use crate::timings::{KernelTiming, TimingReport, TimingSource};
 
 /// What kernels are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use bevy::prelude::*;
 
-use crate::fault::TensorFault;
+use crate::error::TensorFault;
 use crate::memory::{MemoryAdvice, MemoryPressure, TensorLost};
 
 /// Entries kept.

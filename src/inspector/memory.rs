@@ -7,7 +7,8 @@ use egui_plot::{ColorConflictHandling, FilledArea, HLine, Legend, Line, LineStyl
 use super::actions::InspectorAction;
 use super::snapshot::{InspectorSnapshot, MemorySample};
 use super::{chart, format, style};
-use crate::memory::{AdvisedTensor, MemoryAdvice, PoolKind};
+use crate::figures::PoolKind;
+use crate::memory::{AdvisedTensor, MemoryAdvice};
 
 /// A figure of a sample.
 type Figure = fn(&MemorySample) -> u64;

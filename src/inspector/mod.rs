@@ -58,7 +58,7 @@ pub use style::InspectorTheme;
 pub use tensors::{TensorSort, TensorsState, tensors_panel};
 pub use values::{Plane, TensorValues, ValueStatistics};
 
-use crate::diagnostics::TensorDiagnostics;
+use crate::figures::TensorDiagnostics;
 use crate::plugin::TensorSystems;
 
 /// Shows what tensor work costs, over the running app; one key opens and closes it. Needs a camera to draw with, as all of egui does.

@@ -6,11 +6,11 @@ use super::actions::InspectorAction;
 use super::log::LogKind;
 use super::snapshot::InspectorSnapshot;
 use super::{chart, format, style};
+use crate::figures::TimingSource;
 use crate::ir::Backend;
-use crate::memory::Residency;
 use crate::pipelines::PipelineState;
 use crate::support::AdapterFacts;
-use crate::timings::TimingSource;
+use crate::tensor::Residency;
 
 /// Where work runs and why, what a frame costs, how much of the budget is used, and what is wrong.
 pub fn overview_panel(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) -> Vec<InspectorAction> {

@@ -6,8 +6,7 @@ use egui_extras::Column;
 use super::actions::InspectorAction;
 use super::snapshot::InspectorSnapshot;
 use super::{format, style};
-use crate::pipelines::{CacheFound, PipelineInfo, PipelineState};
-use crate::tuning::TuneOutcome;
+use crate::pipelines::{CacheFound, PipelineInfo, PipelineState, TuneOutcome};
 
 /// What pipelines are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

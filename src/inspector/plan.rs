@@ -6,8 +6,8 @@ use egui_extras::Column;
 use super::actions::InspectorAction;
 use super::snapshot::InspectorSnapshot;
 use super::{format, style};
+use crate::figures::{PlanReport, Unfused};
 use crate::ir::Backend;
-use crate::plan::{PlanReport, Unfused};
 
 /// What the user picked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

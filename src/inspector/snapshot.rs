@@ -9,14 +9,12 @@ use bevy::prelude::*;
 
 use super::log::LogEntry;
 use super::values::TensorValues;
-use crate::diagnostics::TensorFigures;
+use crate::figures::{PlanReport, PoolClass, TensorFigures, TimingReport, TimingSource};
 use crate::ir::{Backend, DType, Shape};
-use crate::memory::{MemoryAdvice, MemorySettings, ModelUsage, PoolClass, TensorUsage};
-use crate::pipelines::PipelineReport;
-use crate::plan::PlanReport;
+use crate::memory::{MemoryAdvice, MemorySettings, ModelUsage};
+use crate::pipelines::{PipelineReport, TuneOutcome};
 use crate::support::TensorSupport;
-use crate::timings::{TimingReport, TimingSource};
-use crate::tuning::TuneOutcome;
+use crate::tensor::TensorUsage;
 
 /// Memory samples kept.
 pub(super) const SAMPLES: usize = 600;

@@ -11,7 +11,7 @@ use super::actions::InspectorAction;
 use super::snapshot::{InspectorSnapshot, TensorRow};
 use super::tensor_view::{TensorViewState, tensor_view};
 use super::{format, style};
-use crate::memory::Residency;
+use crate::tensor::Residency;
 
 /// What tensors are sorted by, within their model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

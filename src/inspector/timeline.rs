@@ -4,7 +4,7 @@ use bevy::prelude::Entity;
 use bevy_egui::egui::{self, Pos2, Rect, Sense, Stroke, vec2};
 
 use super::{format, style};
-use crate::timings::{FrameTimeline, LaunchSpan, TimingReport};
+use crate::figures::{FrameTimeline, LaunchSpan, TimingReport};
 
 /// Height of a bar, and of the scale below.
 const BAR: f32 = 18.0;

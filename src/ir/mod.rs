@@ -11,6 +11,7 @@ mod graph;
 mod op;
 mod operand;
 mod shape;
+mod structure;
 
 pub use backend::Backend;
 pub use custom::{CpuKernelCall, Dispatch, OutputShape, SourcePlace};
@@ -28,3 +29,4 @@ pub(crate) use expr::{Expr, Primitive, Program, Reg};
 pub(crate) use graph::{Graph, Node, NodeId};
 pub(crate) use op::{InnerOp, NormKind, Op, OpKind, PoolKind, ReduceKind, ScatterReduce, View, Window};
 pub(crate) use operand::{Operand, Source};
+pub(crate) use structure::{PartStructure, Structure};

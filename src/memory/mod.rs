@@ -13,10 +13,13 @@ mod usage;
 pub use advice::{AdviceSettings, AdvisedTensor, Duplicates, MemoryAdvice, MemoryAdvisor};
 pub use events::TensorLost;
 pub use policy::{MemoryPolicy, PriorityMode};
-pub use pool::{PoolClass, PoolKind};
 pub use pressure::{MemoryPressure, PressureLevel};
-pub use settings::{HostCopies, MemorySettings, Pinned, Residency, SyncDirection};
-pub use usage::{ModelUsage, TensorMemory, TensorUsage};
+pub use settings::{HostCopies, MemorySettings, Pinned};
+pub use usage::{ModelUsage, TensorMemory};
+
+pub use crate::figures::{PoolClass, PoolKind};
+pub use crate::mailbox::SyncDirection;
+pub use crate::tensor::{Residency, TensorUsage};
 
 pub(crate) use events::{MemoryNews, NewsReceiver, NewsSender, trigger_news};
 pub(crate) use ledger::{Ledger, Room};
@@ -24,4 +27,3 @@ pub(crate) use policy::{Candidate, choose};
 pub(crate) use pool::{Pool, size_class};
 pub(crate) use pressure::Gauge;
 pub(crate) use settings::plugin;
-pub(crate) use usage::{MemoryRequest, OutgoingRequests};

@@ -56,31 +56,6 @@ pub enum HostCopies {
     Keep,
 }
 
-/// Where a tensor's content is. Contents that a backend makes by itself (zeros, random numbers, …) count as being on the host until
-/// something is written to them: they can be made again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Reflect)]
-pub enum Residency {
-    /// On the host: not used yet, moved there to make room, or owned by the CPU backend.
-    Host,
-    /// On the device alone.
-    Device,
-    /// On both, equal.
-    Both,
-    /// On neither: the device that had it was lost. Writing the whole tensor makes it good again.
-    Lost,
-}
-
-/// Which way [`TensorMemory::synchronize`](crate::TensorMemory::synchronize) brings a tensor's content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Reflect)]
-pub enum SyncDirection {
-    /// Onto the device, ahead of its next use.
-    ToDevice,
-    /// Onto the host, so that it survives a lost device and can leave the device without a copy.
-    ToHost,
-    /// Onto whichever side lacks it.
-    Both,
-}
-
 /// Keeps a tensor on the device: neither budget nor policy moves it. Put it beside the [`Tensor`].
 #[derive(Component, Clone, Copy, Debug, Default, PartialEq, Eq, Reflect)]
 #[reflect(Component)]

@@ -1,7 +1,7 @@
 //! What tensors and models take, and what to do about it: the main world's window onto memory.
 
-use core::time::Duration;
-use std::sync::Arc;
+use crate::mailbox::{MemoryRequest, Outbox};
+use crate::tensor::{ModelTensors, Tensor, TensorUsage};
 
 use bevy::ecs::system::SystemParam;
 use bevy::platform::collections::HashMap;
@@ -9,42 +9,6 @@ use bevy::prelude::*;
 
 use super::{Pinned, Residency, SyncDirection};
 use crate::error::OpError;
-use crate::tensor::{ModelTensors, Storage, Tensor};
-
-/// What the executor is asked to do about memory, after the work recorded in the same frame.
-#[derive(Debug)]
-pub(crate) enum MemoryRequest {
-    Synchronize(Arc<Storage>, SyncDirection),
-    /// To the host, and off the device.
-    Evict(Arc<Storage>),
-    /// The policy's work, now.
-    Optimize,
-    /// Every idle buffer goes.
-    Trim,
-}
-
-/// Requests waiting to be extracted.
-#[derive(Resource, Default)]
-pub(crate) struct OutgoingRequests(pub Vec<MemoryRequest>);
-
-/// What one tensor takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TensorUsage {
-    /// Identifies the storage, which other tensors may share.
-    pub storage: u64,
-    /// Bytes of the content, wherever it is.
-    pub bytes: u64,
-    /// Bytes on the device.
-    pub device_bytes: u64,
-    /// Bytes on the host.
-    pub host_bytes: u64,
-    /// Where the content is.
-    pub residency: Residency,
-    /// Whether something keeps it on the device.
-    pub pinned: bool,
-    /// When a batch on the device last used it, in the app's real time; `None` if none has.
-    pub last_used: Option<Duration>,
-}
 
 /// What a model's tensors take, each storage once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,7 +64,7 @@ impl Tensor {
 pub struct TensorMemory<'w, 's> {
     tensors: Query<'w, 's, &'static Tensor>,
     models: Query<'w, 's, &'static ModelTensors>,
-    requests: ResMut<'w, OutgoingRequests>,
+    outbox: ResMut<'w, Outbox>,
     commands: Commands<'w, 's>,
 }
 
@@ -125,25 +89,25 @@ impl TensorMemory<'_, '_> {
     /// [`Tensor::residency`] once it has arrived.
     pub fn synchronize(&mut self, tensor: Entity, direction: SyncDirection) -> Result<(), OpError> {
         let storage = self.get("synchronize", tensor)?.storage().clone();
-        self.requests.0.push(MemoryRequest::Synchronize(storage, direction));
+        self.outbox.post(MemoryRequest::Synchronize(storage, direction));
         Ok(())
     }
 
     /// Moves a tensor to the host, unless it is pinned or used again before it has gone.
     pub fn evict(&mut self, tensor: Entity) -> Result<(), OpError> {
         let storage = self.get("evict", tensor)?.storage().clone();
-        self.requests.0.push(MemoryRequest::Evict(storage));
+        self.outbox.post(MemoryRequest::Evict(storage));
         Ok(())
     }
 
     /// Does at once what [`MemorySettings::policy`](crate::MemorySettings::policy) does on a timer.
     pub fn optimize(&mut self) {
-        self.requests.0.push(MemoryRequest::Optimize);
+        self.outbox.post(MemoryRequest::Optimize);
     }
 
     /// Gives every idle buffer of the pool back to the device.
     pub fn trim(&mut self) {
-        self.requests.0.push(MemoryRequest::Trim);
+        self.outbox.post(MemoryRequest::Trim);
     }
 
     /// Keeps a tensor on the device ([`Pinned`]).

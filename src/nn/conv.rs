@@ -1,9 +1,9 @@
-//! Layers of image networks, over `[batch, channels, height, width]`.
+//! Layers of image networks, for `[batch, channels, height, width]`.
 
 use bevy::prelude::*;
 
 use super::Weights;
-use crate::error::OpError;
+use crate::error::OpResult;
 use crate::record::{ConvSettings, TensorCommands, TensorOperand, TensorValue};
 use crate::tensor::NameError;
 
@@ -14,23 +14,23 @@ pub struct Conv2d {
     pub weight: Entity,
     /// `[out]`.
     pub bias: Option<Entity>,
-    /// Steps, padding and groups.
+    /// Stride, padding, dilation and groups.
     pub settings: ConvSettings<2>,
 }
 
 impl Conv2d {
-    /// `weight`, and `bias` if there is one.
+    /// Finds `weight`, and `bias` if it exists.
     pub fn find(weights: &Weights, settings: ConvSettings<2>) -> Result<Self, NameError> {
         Ok(Self { weight: weights.find("weight")?, bias: weights.find_optional("bias")?, settings })
     }
 
     /// `[n, in, h, w]` to `[n, out, …]`.
-    pub fn apply(&self, ops: &mut TensorCommands, x: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
+    pub fn apply<'a>(&self, ops: &'a TensorCommands, x: impl Into<TensorOperand<'a>>) -> OpResult<TensorValue<'a>> {
         ops.conv2d(x, self.weight, self.bias.map(Into::into), self.settings)
     }
 }
 
-/// Batch norm with the statistics of training.
+/// Batch norm with the statistics of the training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchNorm {
     /// `[channels]`.
@@ -46,7 +46,7 @@ pub struct BatchNorm {
 }
 
 impl BatchNorm {
-    /// `running_mean` and `running_var`, and `weight` and `bias` if there are any.
+    /// Finds `running_mean` and `running_var`, and `weight` and `bias` if they exist.
     pub fn find(weights: &Weights, eps: f32) -> Result<Self, NameError> {
         Ok(Self {
             mean: weights.find("running_mean")?,
@@ -57,43 +57,43 @@ impl BatchNorm {
         })
     }
 
-    /// `[n, channels, …]` to the same.
-    pub fn apply(&self, ops: &mut TensorCommands, x: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
+    /// `[n, channels, …]` to the same shape.
+    pub fn apply<'a>(&self, ops: &'a TensorCommands, x: impl Into<TensorOperand<'a>>) -> OpResult<TensorValue<'a>> {
         let (weight, bias) = (self.weight.map(Into::into), self.bias.map(Into::into));
         ops.batch_norm(x, self.mean, self.variance, weight, bias, self.eps)
     }
 }
 
-/// The block of MobileNets and EfficientNets: widen, filter each channel by itself, narrow; with ReLU6 between, and what came in added to what goes out where
-/// both have one shape.
+/// The block of MobileNets and EfficientNets.
+///
+/// It expands the channels, convolves each of them (depthwise), and projects to fewer channels. ReLU6 follows each of the
+/// first two convolutions. With `residual`, the input is added to the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvertedResidual {
-    /// Widens; not there where the block does not.
+    /// Expands the channels, if the block does.
     pub expand: Option<Conv2d>,
-    /// Filters; as many groups as channels.
+    /// Convolves each channel. It has as many groups as channels.
     pub depthwise: Conv2d,
-    /// Narrows.
+    /// Projects to the output channels.
     pub project: Conv2d,
-    /// Whether what came in is added.
+    /// Whether the input is added to the output. Both must have the same shape.
     pub residual: bool,
 }
 
 impl InvertedResidual {
     /// `[n, c, h, w]` to `[n, out, …]`.
-    pub fn apply(&self, ops: &mut TensorCommands, x: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
-        let x = x.into();
-        let mut y = x.clone();
+    pub fn apply<'a>(&self, ops: &'a TensorCommands, x: impl Into<TensorOperand<'a>>) -> OpResult<TensorValue<'a>> {
+        let x = ops.value(x)?;
+        let mut y = x;
         for layer in self.expand.iter().chain([&self.depthwise]) {
-            let wide = layer.apply(ops, y)?;
-            y = ops.clamp(wide, 0.0, 6.0)?.into();
+            y = ops.clamp(layer.apply(ops, y)?, 0.0, 6.0)?;
         }
         let y = self.project.apply(ops, y)?;
         if self.residual { ops.add(y, x) } else { Ok(y) }
     }
 }
 
-/// The mean of every channel: `[n, c, h, w]` to `[n, c]`.
-pub fn global_average(ops: &mut TensorCommands, x: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
-    let pooled = ops.global_avg_pool(x)?;
-    ops.flatten(pooled, 1, -1)
+/// The mean of each channel: `[n, c, h, w]` to `[n, c]`.
+pub fn global_average<'a>(ops: &'a TensorCommands, x: impl Into<TensorOperand<'a>>) -> OpResult<TensorValue<'a>> {
+    ops.flatten(ops.global_avg_pool(x)?, 1, -1)
 }

@@ -3,32 +3,32 @@
 use bevy::prelude::*;
 
 use super::Weights;
-use crate::error::OpError;
-use crate::record::{Axis, TensorCommands, TensorOperand, TensorValue};
+use crate::error::OpResult;
+use crate::record::{LAST, TensorCommands, TensorOperand, TensorValue};
 use crate::tensor::NameError;
 
 /// `x · weightᵀ + bias`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Linear {
-    /// `[out, in]`, of floats or quantised.
+    /// `[out, in]`, of a float or quantised type.
     pub weight: Entity,
     /// `[out]`.
     pub bias: Option<Entity>,
 }
 
 impl Linear {
-    /// `weight`, and `bias` if there is one.
+    /// Finds `weight`, and `bias` if it exists.
     pub fn find(weights: &Weights) -> Result<Self, NameError> {
         Ok(Self { weight: weights.find("weight")?, bias: weights.find_optional("bias")? })
     }
 
     /// `[…, in]` to `[…, out]`.
-    pub fn apply(&self, ops: &mut TensorCommands, x: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
+    pub fn apply<'a>(&self, ops: &'a TensorCommands, x: impl Into<TensorOperand<'a>>) -> OpResult<TensorValue<'a>> {
         ops.linear(x, self.weight, self.bias.map(Into::into))
     }
 }
 
-/// Rows of a table by number.
+/// Rows of a table by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Embedding {
     /// `[rows, size]`, of any type.
@@ -36,13 +36,13 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// `weight`.
+    /// Finds `weight`.
     pub fn find(weights: &Weights) -> Result<Self, NameError> {
         Ok(Self { weight: weights.find("weight")? })
     }
 
     /// Integers `[…]` to `[…, size]`.
-    pub fn apply(&self, ops: &mut TensorCommands, ids: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
+    pub fn apply<'a>(&self, ops: &'a TensorCommands, ids: impl Into<TensorOperand<'a>>) -> OpResult<TensorValue<'a>> {
         ops.embedding(self.weight, ids)
     }
 }
@@ -59,13 +59,13 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// `weight`, and `bias` if there is one.
+    /// Finds `weight`, and `bias` if it exists.
     pub fn find(weights: &Weights, eps: f32) -> Result<Self, NameError> {
         Ok(Self { weight: weights.find("weight")?, bias: weights.find_optional("bias")?, eps })
     }
 
-    /// `[…, size]` to the same.
-    pub fn apply(&self, ops: &mut TensorCommands, x: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
-        ops.layer_norm(x, Some(self.weight.into()), self.bias.map(Into::into), Axis::LAST, self.eps)
+    /// `[…, size]` to the same shape.
+    pub fn apply<'a>(&self, ops: &'a TensorCommands, x: impl Into<TensorOperand<'a>>) -> OpResult<TensorValue<'a>> {
+        ops.layer_norm(x, self.weight, self.bias.map(Into::into), LAST, self.eps)
     }
 }

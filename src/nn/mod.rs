@@ -1,11 +1,11 @@
-//! Layers composed from ops: they hold the tensors that are their weights and record what a layer does. No kernels here; whatever a layer leaves out can
-//! be recorded between layers.
+//! Layers composed of ops. A layer holds the tensors that are its weights and records what it computes. Other ops can be
+//! recorded between layers.
 //!
-//! A layer finds its weights by name in a model, which is how files name them:
+//! A layer finds its weights in a model by the names they have in files:
 //!
 //! ```
 //! # use bevy::prelude::*;
-//! # use bevy_tensor_compute::{NameError, OpError, prelude::*};
+//! # use bevy_tensor_compute::{NameError, prelude::*};
 //! use bevy_tensor_compute::nn::Linear;
 //!
 //! #[derive(Component)]
@@ -16,10 +16,8 @@
 //!     Ok(Network { hidden: Linear::find(&weights.at("hidden"))?, out: Linear::find(&weights.at("out"))? })
 //! }
 //!
-//! fn forward(network: &Network, x: TensorValue, ops: &mut TensorCommands) -> Result<TensorValue, OpError> {
-//!     let x = network.hidden.apply(ops, x)?;
-//!     let x = ops.relu(x)?;
-//!     network.out.apply(ops, x)
+//! fn forward<'a>(network: &Network, ops: &'a TensorCommands, x: Entity) -> OpResult<TensorValue<'a>> {
+//!     network.out.apply(ops, ops.relu(network.hidden.apply(ops, x)?)?)
 //! }
 //! ```
 
@@ -35,7 +33,7 @@ pub use transformer::{Activation, EncoderBlock, SelfAttention, mean_rows};
 
 use crate::tensor::{NameError, TensorModels, TensorNames};
 
-/// A model's tensors under a common beginning of their names.
+/// The tensors of a model whose names have a common prefix.
 #[derive(Clone)]
 pub struct Weights<'a> {
     names: &'a TensorNames,
@@ -50,24 +48,24 @@ impl core::fmt::Debug for Weights<'_> {
 }
 
 impl TensorModels<'_, '_> {
-    /// A model's tensors, for layers to find theirs in.
+    /// The tensors of a model, in which layers find their weights.
     pub fn weights(&self, model: Entity) -> Weights<'_> {
         Weights { names: self.names(), model, prefix: String::new() }
     }
 }
 
 impl Weights<'_> {
-    /// The tensors whose names go on with `part` and a dot.
+    /// The tensors whose names continue with `part` and a dot.
     pub fn at(&self, part: impl core::fmt::Display) -> Self {
         Self { prefix: format!("{}{part}.", self.prefix), ..self.clone() }
     }
 
-    /// The tensor of that name.
+    /// The tensor with this name.
     pub fn find(&self, name: &str) -> Result<Entity, NameError> {
         self.names.find(self.model, &format!("{}{name}", self.prefix))
     }
 
-    /// The tensor of that name, if there is one; several are still an error.
+    /// The tensor with this name, if it exists. Several tensors with this name are an error.
     pub fn find_optional(&self, name: &str) -> Result<Option<Entity>, NameError> {
         match self.find(name) {
             Ok(tensor) => Ok(Some(tensor)),

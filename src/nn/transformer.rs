@@ -1,11 +1,11 @@
-//! Attention and the blocks of encoders.
+//! Attention and encoder blocks.
 
 use super::{LayerNorm, Linear, Weights};
-use crate::error::OpError;
+use crate::error::{OpError, OpResult};
 use crate::record::{AttentionSettings, TensorCommands, TensorOperand, TensorValue};
 use crate::tensor::NameError;
 
-/// The function between a block's two linear layers.
+/// The function between the two linear layers of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Activation {
     /// [`gelu`](TensorCommands::gelu), with the error function.
@@ -18,8 +18,8 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// The function of every element.
-    pub fn apply(self, ops: &mut TensorCommands, x: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
+    /// Applies the function to each element.
+    pub fn apply<'a>(self, ops: &'a TensorCommands, x: impl Into<TensorOperand<'a>>) -> OpResult<TensorValue<'a>> {
         match self {
             Self::Gelu => ops.gelu(x),
             Self::Relu => ops.relu(x),
@@ -28,45 +28,41 @@ impl Activation {
     }
 }
 
-/// Several heads of attention over one sequence.
+/// Multi-head attention of a sequence to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SelfAttention {
-    /// Makes the queries.
+    /// Computes the queries.
     pub query: Linear,
-    /// Makes the keys.
+    /// Computes the keys.
     pub key: Linear,
-    /// Makes the values.
+    /// Computes the values.
     pub value: Linear,
-    /// Mixes the heads.
+    /// Combines the heads.
     pub output: Linear,
-    /// How many heads share the width.
+    /// Number of heads. Each has `width / heads` elements.
     pub heads: usize,
 }
 
 impl SelfAttention {
-    /// `[batch, length, width]` to the same.
-    pub fn apply(
+    /// `[batch, length, width]` to the same shape.
+    pub fn apply<'a>(
         &self,
-        ops: &mut TensorCommands,
-        x: impl Into<TensorOperand>,
-        settings: AttentionSettings,
-    ) -> Result<TensorValue, OpError> {
-        let x = x.into();
-        let [query, key, value] = [self.query, self.key, self.value].map(|layer| {
-            let y = layer.apply(ops, &x)?;
-            self.split(ops, y)
-        });
+        ops: &'a TensorCommands,
+        x: impl Into<TensorOperand<'a>>,
+        settings: AttentionSettings<'a>,
+    ) -> OpResult<TensorValue<'a>> {
+        let x = ops.value(x)?;
+        let [query, key, value] = [self.query, self.key, self.value].map(|layer| self.split(ops, layer.apply(ops, x)?));
         let mixed = ops.attention(query?, key?, value?, settings)?;
-        let mixed = ops.permute(mixed, &[0, 2, 1, 3])?;
-        let mixed = ops.flatten(mixed, 2, 3)?;
+        let mixed = ops.flatten(ops.permute(mixed, &[0, 2, 1, 3])?, 2, 3)?;
         self.output.apply(ops, mixed)
     }
 
     /// `[batch, length, width]` as `[batch, heads, length, width / heads]`.
-    fn split(&self, ops: &mut TensorCommands, x: TensorValue) -> Result<TensorValue, OpError> {
+    fn split<'a>(&self, ops: &'a TensorCommands, x: TensorValue<'a>) -> OpResult<TensorValue<'a>> {
         let shape = ops.shape(x)?;
         let [batch, length, _] = shape[..] else {
-            let reason = format!("attention takes [batch, length, width], not {shape}");
+            let reason = format!("the operand must be [batch, length, width], not {shape}");
             return Err(OpError::Argument { op: "attention", reason });
         };
         let x = ops.reshape(x, &[batch as isize, length as isize, self.heads as isize, -1])?;
@@ -74,25 +70,25 @@ impl SelfAttention {
     }
 }
 
-/// A block of a transformer encoder that normalises after each of its halves, as BERT's do.
+/// A block of a transformer encoder that normalises after each half (post-norm), as in BERT.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EncoderBlock {
     /// The first half.
     pub attention: SelfAttention,
-    /// After the first half.
+    /// The norm after the first half.
     pub attention_norm: LayerNorm,
-    /// Widens.
+    /// The first linear layer, which widens.
     pub up: Linear,
-    /// Narrows again.
+    /// The second linear layer, which narrows again.
     pub down: Linear,
-    /// Between the two.
+    /// The function between the two linear layers.
     pub activation: Activation,
-    /// After the second half.
+    /// The norm after the second half.
     pub norm: LayerNorm,
 }
 
 impl EncoderBlock {
-    /// A block under the names that BERT's weights have.
+    /// Finds the weights of a block by the names they have in BERT.
     pub fn find_bert(weights: &Weights, heads: usize, eps: f32) -> Result<Self, NameError> {
         let attention = weights.at("attention");
         let heads_of = attention.at("self");
@@ -112,31 +108,27 @@ impl EncoderBlock {
         })
     }
 
-    /// `[batch, length, width]` to the same.
-    pub fn apply(
+    /// `[batch, length, width]` to the same shape.
+    pub fn apply<'a>(
         &self,
-        ops: &mut TensorCommands,
-        x: impl Into<TensorOperand>,
-        settings: AttentionSettings,
-    ) -> Result<TensorValue, OpError> {
-        let x = x.into();
-        let seen = self.attention.apply(ops, &x, settings)?;
-        let x = self.attention_norm.apply(ops, seen + x)?;
-        let y = self.up.apply(ops, x)?;
-        let y = self.activation.apply(ops, y)?;
-        let y = self.down.apply(ops, y)?;
-        self.norm.apply(ops, y + x)
+        ops: &'a TensorCommands,
+        x: impl Into<TensorOperand<'a>>,
+        settings: AttentionSettings<'a>,
+    ) -> OpResult<TensorValue<'a>> {
+        let x = ops.value(x)?;
+        let x = self.attention_norm.apply(ops, self.attention.apply(ops, x, settings)? + x)?;
+        let y = self.activation.apply(ops, self.up.apply(ops, x)?)?;
+        self.norm.apply(ops, self.down.apply(ops, y)? + x)
     }
 }
 
-/// The weighted sum of rows: `x [batch, length, width]` and `weights [batch, length]` to `[batch, width]`. With weights of 1 / n for the n rows that count
-/// and 0 for the rest it is their mean, of a length that may change from frame to frame at no cost.
-pub fn mean_rows(
-    ops: &mut TensorCommands,
-    x: impl Into<TensorOperand>,
-    weights: impl Into<TensorOperand>,
-) -> Result<TensorValue, OpError> {
-    let weights = ops.unsqueeze(weights, &[1])?;
-    let sum = ops.matmul(weights, x)?;
-    ops.squeeze(sum, 1)
+/// The weighted sum of rows: `x [batch, length, width]` and `weights [batch, length]` to `[batch, width]`.
+///
+/// With weights of 1 / n for n rows and 0 for the others it is the mean of these rows. Changing n needs no new plan.
+pub fn mean_rows<'a>(
+    ops: &'a TensorCommands,
+    x: impl Into<TensorOperand<'a>>,
+    weights: impl Into<TensorOperand<'a>>,
+) -> OpResult<TensorValue<'a>> {
+    ops.squeeze(ops.matmul(ops.unsqueeze(weights, &[1])?, x)?, 1)
 }

@@ -512,7 +512,7 @@ impl Planner<'_> {
             scratch_words,
             constants: self.constants,
             written_slots,
-            report,
+            report: Arc::new(report),
         }
     }
 

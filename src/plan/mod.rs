@@ -13,7 +13,7 @@ mod effects;
 mod fuse;
 mod lower;
 mod memory;
-mod report;
+mod models;
 #[cfg(test)]
 pub(crate) mod tests;
 mod values;
@@ -22,10 +22,11 @@ use crate::ir::Operand;
 use crate::kernel::Step;
 use std::sync::Arc;
 
-pub(crate) use cache::{Batch, PlanCache};
+pub use crate::figures::{PlanReport, StepReport, Unfused, UnfusedReason};
+pub(crate) use cache::PlanCache;
 pub(crate) use chunk::{shift, sources, window};
 pub(crate) use effects::{Effect, effects};
-pub use report::{PlanReport, StepReport, Unfused, UnfusedReason};
+pub(crate) use models::step_models;
 
 /// A batch's work, ready for either backend.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,7 +45,7 @@ pub(crate) struct Plan {
     pub constants: Vec<Arc<[u32]>>,
     /// Storages that some step or upload writes.
     pub written_slots: Vec<u32>,
-    pub report: PlanReport,
+    pub report: Arc<PlanReport>,
 }
 
 /// Host data `host` of the batch to the start of the contiguous `to`.

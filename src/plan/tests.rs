@@ -24,7 +24,7 @@ pub(crate) fn store(part: &mut Part, value: NodeId, storage: &Arc<Storage>) {
 }
 
 pub(crate) fn plan(part: Part) -> Arc<Plan> {
-    PlanCache::new(LIMITS).plan(&Batch::new([part])).1
+    PlanCache::new(LIMITS).plan_part(part)
 }
 
 pub(crate) fn kernels(plan: &Plan) -> Vec<&'static str> {
@@ -224,7 +224,7 @@ fn frames_that_differ_only_in_numbers_and_storages_share_a_plan() {
         let number = part.scalar(DType::F32, (frame as f32).to_bits());
         let scaled = part.binary_broadcast(BinaryOp::Mul, value, number);
         store(&mut part, scaled, &out);
-        cache.plan(&Batch::new([part]));
+        cache.plan_part(part);
     }
     assert_eq!((cache.built, cache.hits), (1, 4));
 }

@@ -1,19 +1,19 @@
-//! Convolutions over one, two or three spatial axes. The kernels know three; fewer are lifted by axes of size 1.
+//! Convolutions over one, two or three spatial axes. The kernels have three; missing ones are added with size 1.
 
-use super::{Arg, Part, TensorCommands, TensorOperand, TensorValue};
-use crate::error::OpError;
+use super::{Arg, OptionalOperand, Part, Recorder, TensorCommands, TensorOperand, TensorValue};
+use crate::error::{OpError, OpResult};
 use crate::ir::{Backend, DType, NodeId, Op, Shape, Window};
 
-/// What lies around an input of `N` spatial axes.
+/// Padding around an input of `N` spatial axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Padding<const N: usize> {
-    /// This many positions before and after each axis.
+    /// The number of positions before and after each axis.
     Explicit([[usize; 2]; N]),
-    /// As many as make the output ⌈input / stride⌉; an odd one comes after.
+    /// As many as give the output size ⌈input / stride⌉. An odd one is added after the axis (ONNX `SAME_UPPER`).
     Same,
-    /// As many as make the output ⌈input / stride⌉; an odd one comes before.
+    /// As many as give the output size ⌈input / stride⌉. An odd one is added before the axis (ONNX `SAME_LOWER`).
     SameLower,
-    /// None.
+    /// No padding.
     Valid,
 }
 
@@ -23,16 +23,16 @@ impl<const N: usize> Default for Padding<N> {
     }
 }
 
-/// How a convolution walks its input of `N` spatial axes.
+/// Settings of a convolution over `N` spatial axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConvSettings<const N: usize> {
-    /// Steps between windows; 1 by default.
+    /// Distance between windows. 1 by default.
     pub stride: [usize; N],
-    /// Zeros around the input; none by default.
+    /// Zeros around the input. None by default.
     pub padding: Padding<N>,
-    /// Steps between a window's elements; 1 by default.
+    /// Distance between the elements of a window. 1 by default.
     pub dilation: [usize; N],
-    /// Groups of channels that do not see each other; 1 by default, as many as channels for a depthwise convolution.
+    /// Number of independent groups of channels. 1 by default. A depthwise convolution has as many groups as channels.
     pub groups: usize,
 }
 
@@ -42,20 +42,20 @@ impl<const N: usize> Default for ConvSettings<N> {
     }
 }
 
-/// How a transposed convolution walks its output of `N` spatial axes.
+/// Settings of a transposed convolution over `N` spatial axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConvTransposeSettings<const N: usize> {
-    /// Output steps per input step; 1 by default.
+    /// Output positions for each input position. 1 by default.
     pub stride: [usize; N],
-    /// Positions cut off the output; none by default. `Same` makes the output input · stride.
+    /// Positions removed from the output. None by default. `Same` gives the output size input · stride.
     pub padding: Padding<N>,
-    /// Steps between a window's elements; 1 by default.
+    /// Distance between the elements of a window. 1 by default.
     pub dilation: [usize; N],
-    /// Groups of channels that do not see each other; 1 by default.
+    /// Number of independent groups of channels. 1 by default.
     pub groups: usize,
-    /// Positions added to the end of each output axis; none by default.
+    /// Positions added to the end of each output axis. None by default.
     pub output_padding: [usize; N],
-    /// The output's spatial sizes; the padding then follows from them.
+    /// The spatial sizes of the output. If given, the padding is computed from them.
     pub output_shape: Option<[usize; N]>,
 }
 
@@ -82,13 +82,13 @@ pub(super) struct SpatialAxis {
 }
 
 impl SpatialAxis {
-    /// Positions a window spans.
+    /// The number of positions that a window covers.
     fn span(self) -> usize {
         (self.size.max(1) - 1).saturating_mul(self.dilation).saturating_add(1)
     }
 
-    /// Padding before and after, and the output size, of a sliding window; `None` where no window fits. With `ceil`, a last window may
-    /// stick out, but not start in the padding after the input.
+    /// Padding before and after, and the output size, of a sliding window. `None` if no window fits. With `ceil`, the last
+    /// window may extend beyond the input, but not start in the padding after it.
     pub(super) fn slide<const N: usize>(
         self,
         axis: usize,
@@ -115,7 +115,7 @@ impl SpatialAxis {
         Some((before, after, out))
     }
 
-    /// Cut-off before and after, and the output size, of a transposed convolution; `None` where nothing is left.
+    /// Positions removed before and after, and the output size, of a transposed convolution. `None` if nothing is left.
     fn spread<const N: usize>(self, axis: usize, settings: &ConvTransposeSettings<N>) -> Option<(usize, usize, usize)> {
         let whole = self.stride.checked_mul(self.input.max(1) - 1)?.checked_add(self.span())?;
         let whole = whole.checked_add(settings.output_padding[axis])?;
@@ -145,20 +145,20 @@ impl Part {
     }
 }
 
-/// The shape with axes of size 1 put in after the second, to five.
+/// Inserts axes of size 1 after the second, up to five axes.
 pub(super) fn lifted(shape: &Shape) -> Shape {
     let ones = 5usize.saturating_sub(shape.rank());
     Shape::new(shape[..2].iter().copied().chain(core::iter::repeat_n(1, ones)).chain(shape[2..].iter().copied()))
 }
 
-/// A window over no axis.
+/// The window of axes of size 1.
 pub(super) const UNIT: Window =
     Window { size: [1; 3], stride: [1; 3], dilation: [1; 3], before: [0; 3], after: [0; 3] };
 
 macro_rules! convolutions {
     ($($(#[$doc:meta])* $name:ident $transposed:ident $n:literal;)*) => {
-        /// Convolutions of `x [n, c, …]` with `weight [out, c / groups, …]` and a bias `[out]`. Transposed ones take
-        /// `weight [c, out / groups, …]`.
+        /// Convolutions of `x [n, c, …]` with `weight [out, c / groups, …]` and an optional bias `[out]`. Transposed ones
+        /// take `weight [c, out / groups, …]`.
         impl TensorCommands<'_, '_> {
             $(convolutions!(@one $(#[$doc])* $name $transposed $n);)*
         }
@@ -166,47 +166,49 @@ macro_rules! convolutions {
     (@one $(#[$doc:meta])* $name:ident slide $n:literal) => {
         $(#[$doc])*
         #[track_caller]
-        pub fn $name(
-            &mut self,
-            x: impl Into<TensorOperand>,
-            weight: impl Into<TensorOperand>,
-            bias: Option<TensorOperand>,
+        pub fn $name<'a>(
+            &'a self,
+            x: impl Into<TensorOperand<'a>>,
+            weight: impl Into<TensorOperand<'a>>,
+            bias: impl OptionalOperand<'a>,
             settings: ConvSettings<$n>,
-        ) -> Result<TensorValue, OpError> {
-            self.conv_op(stringify!($name), x.into(), weight.into(), bias, settings)
+        ) -> OpResult<TensorValue<'a>> {
+            let (x, weight, bias) = (x.into(), weight.into(), bias.optional());
+            self.recorder().conv_op(stringify!($name), x, weight, bias, settings)
         }
     };
     (@one $(#[$doc:meta])* $name:ident spread $n:literal) => {
         $(#[$doc])*
         #[track_caller]
-        pub fn $name(
-            &mut self,
-            x: impl Into<TensorOperand>,
-            weight: impl Into<TensorOperand>,
-            bias: Option<TensorOperand>,
+        pub fn $name<'a>(
+            &'a self,
+            x: impl Into<TensorOperand<'a>>,
+            weight: impl Into<TensorOperand<'a>>,
+            bias: impl OptionalOperand<'a>,
             settings: ConvTransposeSettings<$n>,
-        ) -> Result<TensorValue, OpError> {
-            self.conv_transpose_op(stringify!($name), x.into(), weight.into(), bias, settings)
+        ) -> OpResult<TensorValue<'a>> {
+            let (x, weight, bias) = (x.into(), weight.into(), bias.optional());
+            self.recorder().conv_transpose_op(stringify!($name), x, weight, bias, settings)
         }
     };
 }
 
 convolutions! {
-    /// Over `[n, c, w]`.
+    /// A convolution over `[n, c, w]`.
     conv1d slide 1;
-    /// Over `[n, c, h, w]`.
+    /// A convolution over `[n, c, h, w]`.
     conv2d slide 2;
-    /// Over `[n, c, d, h, w]`.
+    /// A convolution over `[n, c, d, h, w]`.
     conv3d slide 3;
-    /// Transposed, over `[n, c, w]`.
+    /// A transposed convolution over `[n, c, w]`.
     conv_transpose1d spread 1;
-    /// Transposed, over `[n, c, h, w]`.
+    /// A transposed convolution over `[n, c, h, w]`.
     conv_transpose2d spread 2;
-    /// Transposed, over `[n, c, d, h, w]`.
+    /// A transposed convolution over `[n, c, d, h, w]`.
     conv_transpose3d spread 3;
 }
 
-/// Looked-up operands of a convolution, checked but for their channels.
+/// Operands of a convolution, looked up and checked except for their channels.
 struct ConvArgs {
     x: Arg,
     weight: Arg,
@@ -217,17 +219,16 @@ struct ConvArgs {
     dtype: DType,
 }
 
-impl TensorCommands<'_, '_> {
-    #[track_caller]
+impl<'a> Recorder<'a> {
     fn conv_args<const N: usize>(
         &mut self,
         op: &'static str,
-        x: TensorOperand,
-        weight: TensorOperand,
-        bias: Option<TensorOperand>,
+        x: TensorOperand<'_>,
+        weight: TensorOperand<'_>,
+        bias: Option<TensorOperand<'_>>,
         steps: [[usize; N]; 2],
         groups: usize,
-    ) -> Result<ConvArgs, OpError> {
+    ) -> OpResult<ConvArgs> {
         let (x, weight) = (self.float_arg(op, x)?, self.float_arg(op, weight)?);
         let bias = self.optional_float_arg(op, bias)?;
         let mut args = [x, weight, bias.unwrap_or(x)];
@@ -248,15 +249,14 @@ impl TensorCommands<'_, '_> {
         Ok(ConvArgs { x, weight, bias: bias.map(|_| other), backend, of_x, of_weight, dtype })
     }
 
-    #[track_caller]
     fn conv_op<const N: usize>(
         &mut self,
         op: &'static str,
-        x: TensorOperand,
-        weight: TensorOperand,
-        bias: Option<TensorOperand>,
+        x: TensorOperand<'_>,
+        weight: TensorOperand<'_>,
+        bias: Option<TensorOperand<'_>>,
         settings: ConvSettings<N>,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         let ConvSettings { stride, padding, dilation, groups } = settings;
         let args = self.conv_args(op, x, weight, bias, [stride, dilation], groups)?;
         let (out, c) = (args.of_weight[0], args.of_x[1]);
@@ -279,15 +279,14 @@ impl TensorCommands<'_, '_> {
         self.push_conv(op, args, Op::Conv { window, groups, bias }, out, shape)
     }
 
-    #[track_caller]
     fn conv_transpose_op<const N: usize>(
         &mut self,
         op: &'static str,
-        x: TensorOperand,
-        weight: TensorOperand,
-        bias: Option<TensorOperand>,
+        x: TensorOperand<'_>,
+        weight: TensorOperand<'_>,
+        bias: Option<TensorOperand<'_>>,
         settings: ConvTransposeSettings<N>,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         let ConvTransposeSettings { stride, dilation, groups, .. } = settings;
         let args = self.conv_args(op, x, weight, bias, [stride, dilation], groups)?;
         let (out, c) = (args.of_weight[1].saturating_mul(groups), args.of_x[1]);
@@ -310,7 +309,7 @@ impl TensorCommands<'_, '_> {
         self.push_conv(op, args, Op::ConvTranspose { window, groups, bias }, out, shape)
     }
 
-    /// The last check and the node: the output's size is in its shape, which is all that output padding changes.
+    /// Checks the bias and appends the node. Output padding only changes the shape of the node.
     fn push_conv(
         &mut self,
         op: &'static str,
@@ -318,7 +317,7 @@ impl TensorCommands<'_, '_> {
         node: Op,
         out: usize,
         shape: Shape,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         let ConvArgs { x, weight, bias, backend, dtype, .. } = args;
         if let Some(bias) = bias
             && self.part_ref(bias).shape(bias.node)[..] != [out]
@@ -333,7 +332,7 @@ impl TensorCommands<'_, '_> {
         self.sized(op, backend, node)
     }
 
-    /// The error of a window that no padding makes room for.
+    /// The error for a window that does not fit.
     pub(super) fn window_error(&self, op: &'static str, args: &[Arg], axis: usize) -> OpError {
         self.shape_error(op, args, format!("the window is larger than the padded axis {axis}"))
     }

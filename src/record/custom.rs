@@ -1,47 +1,46 @@
-//! Kernels of the user's.
+//! Custom kernels.
 
-use core::panic::Location;
 use std::sync::Arc;
 
 use bevy::reflect::Reflect;
 use smallvec::SmallVec;
 
-use super::{Arg, TensorCommands, TensorOperand, TensorValue};
-use crate::error::OpError;
+use super::{Arg, Recorder, TensorCommands, TensorOperand, TensorValue};
+use crate::error::{OpError, OpResult};
 use crate::ir::{Backend, CustomCall, ElementFunction, KernelCode, NodeId, Op, Shape};
 use crate::kernel::custom::{Code, TensorKernel};
 use crate::kernel::wgsl_type;
 
-/// What a custom kernel is given: an array, a slice or a `Vec` of operands of one kind, or a tuple of up to eight of any kinds, as in
-/// `(entity, value, 0.5)`.
-pub trait KernelInputs {
+/// The inputs of a custom kernel: an array, a slice or a `Vec` of operands of one kind, or a tuple of up to eight operands of
+/// any kind, as in `(entity, value, 0.5)`.
+pub trait KernelInputs<'a> {
     /// The operands, in order.
-    fn operands(self) -> Vec<TensorOperand>;
+    fn operands(self) -> Vec<TensorOperand<'a>>;
 }
 
-impl<T: Into<TensorOperand>, const N: usize> KernelInputs for [T; N] {
-    fn operands(self) -> Vec<TensorOperand> {
+impl<'a, T: Into<TensorOperand<'a>>, const N: usize> KernelInputs<'a> for [T; N] {
+    fn operands(self) -> Vec<TensorOperand<'a>> {
         self.into_iter().map(Into::into).collect()
     }
 }
 
-impl<T: Into<TensorOperand>> KernelInputs for Vec<T> {
-    fn operands(self) -> Vec<TensorOperand> {
+impl<'a, T: Into<TensorOperand<'a>>> KernelInputs<'a> for Vec<T> {
+    fn operands(self) -> Vec<TensorOperand<'a>> {
         self.into_iter().map(Into::into).collect()
     }
 }
 
-impl<T: Clone + Into<TensorOperand>> KernelInputs for &[T] {
-    fn operands(self) -> Vec<TensorOperand> {
+impl<'a, T: Clone + Into<TensorOperand<'a>>> KernelInputs<'a> for &[T] {
+    fn operands(self) -> Vec<TensorOperand<'a>> {
         self.iter().cloned().map(Into::into).collect()
     }
 }
 
 macro_rules! kernel_inputs {
     ($($($name:ident)*;)*) => { $(
-        impl<$($name: Into<TensorOperand>),*> KernelInputs for ($($name,)*) {
+        impl<'a, $($name: Into<TensorOperand<'a>>),*> KernelInputs<'a> for ($($name,)*) {
             #[expect(non_snake_case, reason = "a value is named after its type")]
-            fn operands(self) -> Vec<TensorOperand> {
+            fn operands(self) -> Vec<TensorOperand<'a>> {
                 let ($($name,)*) = self;
                 vec![$($name.into()),*]
             }
@@ -59,38 +58,41 @@ kernel_inputs! {
     A B C D E F G H;
 }
 
-impl KernelInputs for () {
-    fn operands(self) -> Vec<TensorOperand> {
+impl<'a> KernelInputs<'a> for () {
+    fn operands(self) -> Vec<TensorOperand<'a>> {
         Vec::new()
     }
 }
 
-/// Kernels of your own. See [`CustomKernel`](crate::CustomKernel) for how they are made.
+/// Custom kernels. See [`CustomKernel`](crate::CustomKernel) for how to make one.
 impl TensorCommands<'_, '_> {
-    /// The output of a custom kernel that has one: `ops.custom(&blur, [image], &BlurParams { radius: 3 })?`. Without params, give `&()`.
+    /// The output of a custom kernel with one output: `ops.custom(&blur, [image], &BlurParams { radius: 3 })?`. For a kernel
+    /// without params, pass `&()`.
     ///
-    /// Inputs of full kernels are made contiguous where they are not, and must be of the binding's 32-bit type: cast others first. A number is an
-    /// input of one element. Operands of elementwise kernels broadcast.
+    /// Inputs of full kernels are made contiguous if necessary. They must have the 32-bit type of their binding; cast others
+    /// first. A number is an input of one element. Operands of elementwise kernels broadcast.
     #[track_caller]
-    pub fn custom<P: Reflect>(
-        &mut self,
+    pub fn custom<'a, P: Reflect>(
+        &'a self,
         kernel: &TensorKernel,
-        inputs: impl KernelInputs,
+        inputs: impl KernelInputs<'a>,
         params: &P,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         let [value] = self.custom_outputs(kernel, inputs, params)?;
         Ok(value)
     }
 
     /// All outputs of a custom kernel, in order: `let [next_u, next_v] = ops.custom_outputs(&step, [u, v], &params)?`.
     #[track_caller]
-    pub fn custom_outputs<const N: usize, P: Reflect>(
-        &mut self,
+    pub fn custom_outputs<'a, const N: usize, P: Reflect>(
+        &'a self,
         kernel: &TensorKernel,
-        inputs: impl KernelInputs,
+        inputs: impl KernelInputs<'a>,
         params: &P,
-    ) -> Result<[TensorValue; N], OpError> {
-        let (op, site) = (kernel.name(), Location::caller());
+    ) -> OpResult<[TensorValue<'a>; N]> {
+        let operands = inputs.operands();
+        let rec = &mut self.recorder();
+        let op = kernel.name();
         let wrong = |reason: String| OpError::Argument { op, reason };
         let code = kernel.code()?;
         let outputs = match &code {
@@ -102,30 +104,36 @@ impl TensorCommands<'_, '_> {
         }
         let words = param_words(&code, params).map_err(wrong)?;
         let mut args = SmallVec::<[Arg; 4]>::new();
-        for operand in inputs.operands() {
-            args.push(self.resolve(op, operand, site)?);
+        for operand in operands {
+            args.push(rec.arg(op, operand)?);
         }
         let values = match &code {
-            Code::Kernel(code) => self.custom_kernel(code, args, &words, site)?,
-            Code::Element(function) => SmallVec::from_iter([self.custom_function(function, args, site)?]),
+            Code::Kernel(code) => rec.custom_kernel(code, args, &words)?,
+            Code::Element(function) => SmallVec::from_iter([rec.custom_function(function, args)?]),
         };
-        // As many as were asked for, as was checked above.
+        // The number was checked above.
         <[TensorValue; N]>::try_from(&values[..]).map_err(|_| wrong("an output is missing".to_owned()))
     }
+}
 
+impl<'a> Recorder<'a> {
     /// Records a call of a kernel.
     fn custom_kernel(
         &mut self,
         code: &Arc<KernelCode>,
         mut args: SmallVec<[Arg; 4]>,
         params: &[u32],
-        site: &'static Location<'static>,
-    ) -> Result<SmallVec<[TensorValue; 2]>, OpError> {
+    ) -> Result<SmallVec<[TensorValue<'a>; 2]>, OpError> {
         let op = code.name;
         let wrong = |reason: String| OpError::Argument { op, reason };
         if args.len() != code.inputs.len() {
             let names: Vec<&str> = code.inputs.iter().map(|input| input.name).collect();
-            return Err(wrong(format!("it takes {} inputs ({}), not {}", names.len(), names.join(", "), args.len())));
+            return Err(wrong(format!(
+                "the kernel takes {} inputs ({}), not {}",
+                names.len(),
+                names.join(", "),
+                args.len()
+            )));
         }
         let backend = self.same_backend(op, &mut args)?;
         for (arg, binding) in args.iter_mut().zip(&code.inputs) {
@@ -162,13 +170,15 @@ impl TensorCommands<'_, '_> {
                 )));
             }
         }
-        // Work on nothing is left out, but a binding cannot be of nothing.
+        // A kernel without output elements is not launched. A binding cannot be empty.
         let empty = |shape: &Shape| shape.elements() == 0;
         let nothing = outputs.iter().all(empty);
         if !nothing && inputs.iter().chain(&outputs).chain(&scratch).any(empty) {
-            return Err(shape_error("the kernel cannot be given empty tensors for results that are not".to_owned()));
+            return Err(shape_error(
+                "a kernel whose outputs are not empty cannot have empty inputs or scratch".to_owned(),
+            ));
         }
-        let workgroups = match (backend, &self.support.adapter) {
+        let workgroups = match (backend, &self.ops.support.adapter) {
             (Backend::Cpu, _) if !code.has_cpu_function() => return Err(OpError::NoCpuFunction { op }),
             (Backend::Gpu, Some(adapter)) if !nothing => {
                 code.fits(&adapter.limits)?;
@@ -185,7 +195,7 @@ impl TensorCommands<'_, '_> {
         let scratch = scratch.iter().map(Shape::elements).collect();
         let call = CustomCall { code: code.clone(), workgroups, scratch };
         let nodes: SmallVec<[NodeId; 4]> = args.iter().map(|arg| arg.node).collect();
-        let part = self.begin(backend, op, site);
+        let part = self.begin(backend, op);
         let mut first = None;
         let mut found = SmallVec::<[NodeId; 2]>::new();
         for (i, (binding, shape)) in code.outputs.iter().zip(outputs).enumerate() {
@@ -199,16 +209,15 @@ impl TensorCommands<'_, '_> {
         Ok(found.into_iter().map(|node| self.value(backend, node)).collect())
     }
 
-    /// Records a function of every element.
+    /// Records a call of an elementwise kernel.
     fn custom_function(
         &mut self,
         function: &Arc<ElementFunction>,
         mut args: SmallVec<[Arg; 4]>,
-        site: &'static Location<'static>,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         let op = function.name;
         if args.len() != function.arguments.len() {
-            let reason = format!("it takes {} operands, not {}", function.arguments.len(), args.len());
+            let reason = format!("the kernel takes {} operands, not {}", function.arguments.len(), args.len());
             return Err(OpError::Argument { op, reason });
         }
         let backend = self.same_backend(op, &mut args)?;
@@ -228,14 +237,14 @@ impl TensorCommands<'_, '_> {
                 .broadcast(&self.shape_of_arg(arg))
                 .ok_or_else(|| self.shape_error(op, &args, "the shapes do not broadcast"))?;
         }
-        let part = self.begin(backend, op, site);
+        let part = self.begin(backend, op);
         let nodes: SmallVec<[NodeId; 4]> = args.iter().map(|arg| part.broadcast(arg.node, &shape)).collect();
         let node = part.push(Op::Function(function.clone()), &nodes, shape, function.result.dtype(), &[]);
         self.sized(op, backend, node)
     }
 }
 
-/// The words of a kernel's params, or what is wrong with the value given.
+/// The words of a kernel's params, or why the value does not fit.
 fn param_words<P: Reflect>(code: &Code, params: &P) -> Result<Vec<u32>, String> {
     let layout = match code {
         Code::Kernel(code) => code.params.as_ref(),
@@ -244,8 +253,10 @@ fn param_words<P: Reflect>(code: &Code, params: &P) -> Result<Vec<u32>, String> 
     let given = core::any::TypeId::of::<P>();
     match layout {
         Some(layout) if layout.type_id == given => Ok(layout.write(params.as_partial_reflect())),
-        Some(layout) => Err(format!("its params are {}, not {}", layout.type_path, core::any::type_name::<P>())),
+        Some(layout) => {
+            Err(format!("the params of the kernel are {}, not {}", layout.type_path, core::any::type_name::<P>()))
+        }
         None if given == core::any::TypeId::of::<()>() => Ok(Vec::new()),
-        None => Err(format!("it has no params, but {} was given; give &()", core::any::type_name::<P>())),
+        None => Err(format!("the kernel has no params, but {} was given; pass &()", core::any::type_name::<P>())),
     }
 }

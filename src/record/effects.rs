@@ -1,16 +1,14 @@
-//! What leaves a recording: values kept in tensors, host data written to them, values sent back.
-
-use core::panic::Location;
+//! Effects: ops that write tensors or send values to the host. Only they keep other ops alive.
 
 use bevy::ecs::entity::Entity;
 
-use super::{Arg, Axis, TensorCommands, TensorOperand};
-use crate::error::{OpError, OperandInfo};
+use super::{Arg, Recorder, TensorAxis, TensorCommands, TensorOperand};
+use crate::error::{OpError, OpResult, OperandInfo};
 use crate::ir::{Backend, DType, Element, Layout, Op};
 use crate::readback::{ReadRequest, TensorReceiver};
 use crate::tensor::{Tensor, TensorData, pack, resolve_axis};
 
-/// A tensor about to be written.
+/// A tensor to write.
 struct Target {
     entity: Entity,
     backend: Backend,
@@ -19,56 +17,61 @@ struct Target {
     dtype: DType,
 }
 
-/// Effects.
+/// Effects. An op whose value reaches no effect does not run.
 impl TensorCommands<'_, '_> {
-    /// Puts a value into a tensor. The types must be equal; a smaller value, or a number, is broadcast to the tensor's shape, unless it is
-    /// quantised: then the shapes must be equal.
+    /// Stores a value in a tensor of the same element type. The value is broadcast to the tensor's shape. Only quantised
+    /// values must have that shape.
+    #[doc(alias = "copy_")]
     #[track_caller]
-    pub fn store(&mut self, value: impl Into<TensorOperand>, tensor: Entity) -> Result<(), OpError> {
+    pub fn store<'a>(&'a self, value: impl Into<TensorOperand<'a>>, tensor: Entity) -> OpResult<()> {
         const OP: &str = "store";
-        let value = self.any_arg(OP, value)?;
-        let target = self.target(OP, tensor, Location::caller())?;
-        let value = self.stored(OP, value, &target)?;
-        let (shape, of_value) = (&target.layout.shape, self.part_ref(value).shape(value.node));
+        let value = value.into();
+        let rec = &mut self.recorder();
+        let value = rec.any_arg(OP, value)?;
+        let target = rec.target(OP, tensor)?;
+        let value = rec.stored(OP, value, &target)?;
+        let (shape, of_value) = (&target.layout.shape, rec.part_ref(value).shape(value.node));
         let stretches = target.dtype.is_quantized() && of_value != shape;
         if stretches || of_value.broadcast(shape).as_ref() != Some(shape) {
             return Err(OpError::Shape {
                 op: OP,
-                operands: vec![self.info(value), self.target_info(&target)],
+                operands: vec![rec.info(value), rec.target_info(&target)],
                 reason: "the value does not broadcast to the tensor".to_owned(),
             });
         }
-        let part = self.part(value);
+        let part = rec.part(value);
         let node = part.broadcast(value.node, &target.layout.shape);
         part.store(node, target.slot, target.layout);
         Ok(())
     }
 
-    /// Writes a value into a preallocated tensor from `position` of an axis on, as a key/value cache grows. All other sizes must be equal.
-    /// The position may change from frame to frame at no cost.
+    /// Writes a value into a preallocated tensor, starting at `position` of an axis, as a key/value cache needs it. All
+    /// other sizes must be equal. A new position every frame needs no new plan.
     #[track_caller]
-    pub fn append(
-        &mut self,
+    pub fn append<'a>(
+        &'a self,
         cache: Entity,
-        value: impl Into<TensorOperand>,
-        axis: impl Into<Axis>,
+        value: impl Into<TensorOperand<'a>>,
+        axis: impl Into<TensorAxis>,
         position: usize,
-    ) -> Result<(), OpError> {
+    ) -> OpResult<()> {
         const OP: &str = "append";
-        let value = self.arg(OP, value)?;
-        let target = self.target(OP, cache, Location::caller())?;
-        let value = self.stored(OP, value, &target)?;
-        let Axis(asked) = axis.into();
-        let (room, shape) = (&target.layout.shape, self.shape_of_arg(value));
+        let value = value.into();
+        let rec = &mut self.recorder();
+        let value = rec.arg(OP, value)?;
+        let target = rec.target(OP, cache)?;
+        let value = rec.stored(OP, value, &target)?;
+        let TensorAxis(asked) = axis.into();
+        let (room, shape) = (&target.layout.shape, rec.shape_of_arg(value));
         let axis = resolve_axis(asked, room).map_err(|_| OpError::Axis {
             op: OP,
-            operand: Box::new(self.target_info(&target)),
+            operand: Box::new(rec.target_info(&target)),
             axis: asked,
             reason: "does not exist",
         })?;
         let fail = |reason: String| OpError::Shape {
             op: OP,
-            operands: vec![self.info(value), self.target_info(&target)],
+            operands: vec![rec.info(value), rec.target_info(&target)],
             reason,
         };
         if shape.rank() != room.rank() || (0..room.rank()).any(|i| i != axis && shape[i] != room[i]) {
@@ -80,98 +83,106 @@ impl TensorCommands<'_, '_> {
         }
         let layout = target.layout.slice(axis, 0, count, 1);
         let op = Op::Store { slot: target.slot, layout, at: Some(axis) };
-        self.part(value).push(op, &[value.node], shape, target.dtype, &[position as u32]);
+        rec.part(value).push(op, &[value.node], shape, target.dtype, &[position as u32]);
         Ok(())
     }
 
-    /// Writes host values, in row-major order, into a tensor of their type and number.
+    /// Writes host values, in row-major order, to a tensor with the same element type and number of elements.
     #[track_caller]
-    pub fn write<T: Element>(&mut self, tensor: Entity, values: &[T]) -> Result<(), OpError> {
+    pub fn write<T: Element>(&self, tensor: Entity, values: &[T]) -> OpResult<()> {
         const OP: &str = "write";
-        let target = self.target(OP, tensor, Location::caller())?;
+        let rec = &mut self.recorder();
+        let target = rec.target(OP, tensor)?;
         let elements = target.layout.elements();
         if T::DTYPE != target.dtype {
-            return Err(self.data_error(OP, &target, format!("the values are {}", T::DTYPE)));
+            return Err(rec.data_error(OP, &target, format!("the values are {}", T::DTYPE)));
         }
         if values.len() != elements {
-            return Err(self.data_error(OP, &target, format!("{} values were given for {elements}", values.len())));
+            return Err(rec.data_error(OP, &target, format!("{} values were given for {elements}", values.len())));
         }
-        let part = self.recording.0.part(target.backend);
+        let part = rec.recording.part(target.backend);
         let node = part.host(pack(values), target.layout.shape.clone(), target.dtype);
         part.store(node, target.slot, target.layout);
         Ok(())
     }
 
-    /// Writes host data into a tensor of its shape and type, without copying it on the way.
+    /// Writes host data to a tensor with the same shape and element type. The data is shared, not copied.
     #[track_caller]
-    pub fn write_data(&mut self, tensor: Entity, data: &TensorData) -> Result<(), OpError> {
+    pub fn write_data(&self, tensor: Entity, data: &TensorData) -> OpResult<()> {
         const OP: &str = "write_data";
-        let target = self.target(OP, tensor, Location::caller())?;
+        let rec = &mut self.recorder();
+        let target = rec.target(OP, tensor)?;
         if data.dtype() != target.dtype {
-            return Err(self.data_error(OP, &target, format!("the values are {}", data.dtype())));
+            return Err(rec.data_error(OP, &target, format!("the values are {}", data.dtype())));
         }
         if *data.shape() != target.layout.shape {
-            return Err(self.data_error(OP, &target, format!("the values are {}", data.shape())));
+            return Err(rec.data_error(OP, &target, format!("the values are {}", data.shape())));
         }
-        let part = self.recording.0.part(target.backend);
+        let part = rec.recording.part(target.backend);
         let node = part.host(data.words().clone(), target.layout.shape.clone(), target.dtype);
         part.store(node, target.slot, target.layout);
         Ok(())
     }
 
-    /// Asks for a tensor's values as they are at this point: a [`TensorReady`](crate::TensorReady) event on the tensor when they are here.
+    /// Requests a tensor's values at this point of the recording. When they arrive, a
+    /// [`TensorReady`](crate::TensorReady) event is triggered on the tensor.
     #[track_caller]
-    pub fn notify(&mut self, tensor: Entity) -> Result<(), OpError> {
-        let x = self.any_arg("notify", tensor)?;
-        let request = ReadRequest::event(self.dtype_of_arg(x), self.shape_of_arg(x), tensor, &self.notifications);
-        self.part(x).read(x.node, request);
+    pub fn notify(&self, tensor: Entity) -> OpResult<()> {
+        let rec = &mut self.recorder();
+        let x = rec.any_arg("notify", tensor.into())?;
+        let request = ReadRequest::event(rec.dtype_of_arg(x), rec.shape_of_arg(x), tensor, &rec.ops.notifications);
+        rec.part(x).read(x.node, request);
         Ok(())
     }
 
-    /// Asks for the values of any operand as they are at this point. Dropping the receiver cancels.
+    /// Requests the values of an operand at this point of the recording. Dropping the receiver cancels the request.
+    #[doc(alias = "item")]
+    #[doc(alias = "numpy")]
     #[track_caller]
-    pub fn read(&mut self, x: impl Into<TensorOperand>) -> Result<TensorReceiver, OpError> {
-        let x = self.any_arg("read", x)?;
-        let (request, receiver) = ReadRequest::receiver(self.dtype_of_arg(x), self.shape_of_arg(x));
-        self.part(x).read(x.node, request);
+    pub fn read<'a>(&'a self, x: impl Into<TensorOperand<'a>>) -> OpResult<TensorReceiver> {
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let x = rec.any_arg("read", x)?;
+        let (request, receiver) = ReadRequest::receiver(rec.dtype_of_arg(x), rec.shape_of_arg(x));
+        rec.part(x).read(x.node, request);
         Ok(receiver)
     }
 
-    /// Asks for the values of a tensor that no entity shows.
+    /// Requests the values of a tensor that has no entity.
     #[track_caller]
-    pub(crate) fn read_tensor(&mut self, tensor: &Tensor) -> Result<TensorReceiver, OpError> {
+    pub(crate) fn read_tensor(&self, tensor: &Tensor) -> OpResult<TensorReceiver> {
+        let rec = &mut self.recorder();
         let (storage, layout) = (tensor.storage(), tensor.layout().clone());
-        let backend = storage.home(self.support.backend);
+        let backend = storage.home(rec.ops.support.backend);
         let (request, receiver) = ReadRequest::receiver(tensor.dtype(), layout.shape.clone());
-        let part = self.begin(backend, "read", Location::caller());
+        let part = rec.begin(backend, "read");
         let node = part.load(storage, layout);
         part.read(node, request);
         Ok(receiver)
     }
 
-    /// Writes host data into a tensor of its shape and type that no entity shows; its backend must be decided.
+    /// Writes host data to a tensor of the same shape and type that has no entity. Its backend must be decided.
     #[track_caller]
-    pub(crate) fn write_tensor(&mut self, tensor: &Tensor, data: &TensorData) -> Result<(), OpError> {
+    pub(crate) fn write_tensor(&self, tensor: &Tensor, data: &TensorData) -> OpResult<()> {
+        let rec = &mut self.recorder();
         let (storage, layout) = (tensor.storage(), tensor.layout().clone());
         debug_assert!(data.shape() == tensor.shape() && data.dtype() == tensor.dtype());
-        let backend = storage.home(self.support.backend);
-        let part = self.begin(backend, "write", Location::caller());
+        let backend = storage.home(rec.ops.support.backend);
+        let part = rec.begin(backend, "write");
         let slot = part.slot(storage);
         let node = part.host(data.words().clone(), layout.shape.clone(), data.dtype());
         part.store(node, slot, layout);
         Ok(())
     }
+}
 
-    /// Looks a tensor up to write it.
-    fn target(
-        &mut self,
-        op: &'static str,
-        entity: Entity,
-        site: &'static Location<'static>,
-    ) -> Result<Target, OpError> {
-        let (tensor, backend) = self.tensor(op, entity)?;
-        let (storage, layout, dtype) = (tensor.storage().clone(), tensor.layout().clone(), tensor.dtype());
-        let slot = self.begin(backend, op, site).slot(&storage);
+impl Recorder<'_> {
+    /// Looks up a tensor to write.
+    fn target(&mut self, op: &'static str, entity: Entity) -> OpResult<Target> {
+        let ops = self.ops;
+        let (tensor, backend) = ops.tensor(op, entity)?;
+        let (layout, dtype) = (tensor.layout().clone(), tensor.dtype());
+        let slot = self.begin(backend, op).slot(tensor.storage());
         let target = Target { entity, backend, slot, layout, dtype };
         if target.layout.overlaps_itself() {
             return Err(OpError::ReadOnlyView { op, operand: Box::new(self.target_info(&target)) });
@@ -179,8 +190,8 @@ impl TensorCommands<'_, '_> {
         Ok(target)
     }
 
-    /// A value that fits its target's backend and type.
-    fn stored(&mut self, op: &'static str, value: Arg, target: &Target) -> Result<Arg, OpError> {
+    /// Checks that a value has its target's backend and type. A number takes both.
+    fn stored(&mut self, op: &'static str, value: Arg, target: &Target) -> OpResult<Arg> {
         if let Some(number) = value.number {
             if target.dtype.is_quantized() {
                 return Err(OpError::Type {
@@ -189,7 +200,7 @@ impl TensorCommands<'_, '_> {
                     reason: "a number has no blocks; quantize a value of the tensor's shape".to_owned(),
                 });
             }
-            let node = self.recording.0.part(target.backend).number(number, target.dtype);
+            let node = self.recording.part(target.backend).number(number, target.dtype);
             return Ok(Arg { node, backend: target.backend, ..value });
         }
         if value.backend != target.backend {
@@ -211,9 +222,9 @@ impl TensorCommands<'_, '_> {
         Ok(value)
     }
 
-    /// A tensor about to be written, as errors name it.
+    /// A target as errors name it.
     fn target_info(&self, target: &Target) -> OperandInfo {
-        let name = self.entity_name(target.entity);
+        let name = self.ops.entity_name(target.entity);
         OperandInfo { name, shape: target.layout.shape.clone(), dtype: target.dtype }
     }
 

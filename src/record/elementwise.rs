@@ -1,10 +1,8 @@
-//! Ops that compute each element from the same element of their operands. Chains of them become one kernel.
+//! Ops that compute each element from the same element of their operands. Chains of them are fused into one kernel.
 
-use core::panic::Location;
-
-use super::{Arg, TensorCommands, TensorOperand, TensorValue};
-use crate::error::OpError;
-use crate::ir::{BinaryOp, DType, UnaryOp, scalar_bits};
+use super::{Arg, Recorder, TensorCommands, TensorOperand, TensorValue};
+use crate::error::OpResult;
+use crate::ir::{BinaryOp, DType, Shape, UnaryOp, scalar_bits};
 
 /// Which element types a function takes.
 #[derive(Clone, Copy)]
@@ -37,17 +35,19 @@ impl Domain {
 
 macro_rules! unary_ops {
     ($($(#[$doc:meta])* $name:ident = $op:ident($($scalar:ident),*) on $domain:ident;)*) => {
-        /// Functions of one operand.
+        /// Functions of one operand, element by element.
         impl TensorCommands<'_, '_> {
             $($(#[$doc])*
             #[track_caller]
-            pub fn $name(&mut self, x: impl Into<TensorOperand> $(, $scalar: f32)*) -> Result<TensorValue, OpError> {
-                self.unary_op(stringify!($name), UnaryOp::$op, x.into(), &[$(f64::from($scalar)),*], Domain::$domain)
+            pub fn $name<'a>(&'a self, x: impl Into<TensorOperand<'a>> $(, $scalar: f32)*) -> OpResult<TensorValue<'a>> {
+                let x = x.into();
+                let scalars = [$(f64::from($scalar)),*];
+                self.recorder().unary_op(stringify!($name), UnaryOp::$op, x, &scalars, Domain::$domain)
             })*
 
-            /// The function of that name, if there is one; its numbers are ones.
+            /// The function of that name, if there is one. Its numbers are ones.
             #[track_caller]
-            fn unary_by_name(&mut self, name: &str, x: TensorValue) -> Option<Result<TensorValue, OpError>> {
+            fn unary_by_name<'a>(&'a self, name: &str, x: TensorValue<'a>) -> Option<OpResult<TensorValue<'a>>> {
                 $(if name == stringify!($name) {
                     return Some(self.$name(x $(, { let $scalar = 1.0; $scalar })*));
                 })*
@@ -59,64 +59,77 @@ macro_rules! unary_ops {
 
 unary_ops! {
     /// `-x`.
+    #[doc(alias = "negative")]
     neg = Neg() on Number;
-    /// Magnitude.
+    /// The absolute value.
+    #[doc(alias = "absolute")]
     abs = Abs() on Number;
     /// `eˣ`.
     exp = Exp() on Float;
-    /// Natural logarithm.
+    /// The natural logarithm.
+    #[doc(alias = "ln")]
     log = Log() on Float;
-    /// Square root.
+    /// The square root.
     sqrt = Sqrt() on Float;
     /// `1 / √x`.
     rsqrt = Rsqrt() on Float;
     /// `1 / x`.
+    #[doc(alias = "reciprocal")]
     recip = Recip() on Float;
-    /// Sine of radians.
+    /// The sine of an angle in radians.
     sin = Sin() on Float;
-    /// Cosine of radians.
+    /// The cosine of an angle in radians.
     cos = Cos() on Float;
-    /// Largest integer not above.
+    /// The largest integer that is not greater than `x`.
     floor = Floor() on Float;
-    /// Smallest integer not below.
+    /// The smallest integer that is not less than `x`.
     ceil = Ceil() on Float;
-    /// Nearest integer, halves to even.
+    /// The nearest integer. Halves are rounded to even.
     round = Round() on Float;
-    /// Towards zero.
+    /// Rounds towards zero.
+    #[doc(alias = "fix")]
     trunc = Trunc() on Float;
     /// −1, 0 or 1.
+    #[doc(alias = "sgn")]
     sign = Sign() on Number;
     /// The error function.
     erf = Erf() on Float;
     /// Logical not.
+    #[doc(alias = "logical_not")]
     not = Not() on Truth;
-    /// Whether each element is not a number.
+    /// Whether each element is NaN.
+    #[doc(alias = "isnan")]
     is_nan = IsNan() on Float;
     /// Whether each element is infinite.
+    #[doc(alias = "isinf")]
     is_inf = IsInf() on Float;
     /// `max(x, 0)`.
     relu = Relu() on Number;
-    /// `x` where positive, else `slope · x`.
+    /// `x` if positive, else `slope · x`.
     leaky_relu = LeakyRelu(slope) on Float;
-    /// `x` where positive, else `alpha · (eˣ − 1)`.
+    /// `x` if positive, else `alpha · (eˣ − 1)`.
     elu = Elu(alpha) on Float;
     /// The self-normalising ELU.
     selu = Selu() on Float;
     /// `max(0, x) + min(0, alpha · (e^(x/alpha) − 1))`.
     celu = Celu(alpha) on Float;
-    /// `x` where above `alpha`, else 0.
+    /// `x` if greater than `alpha`, else 0.
+    #[doc(alias = "threshold")]
     thresholded_relu = ThresholdedRelu(alpha) on Float;
     /// `1 / (1 + e⁻ˣ)`.
+    #[doc(alias = "expit")]
     sigmoid = Sigmoid() on Float;
     /// `clamp(alpha · x + beta, 0, 1)`.
+    #[doc(alias = "hardsigmoid")]
     hard_sigmoid = HardSigmoid(alpha, beta) on Float;
-    /// Hyperbolic tangent.
+    /// The hyperbolic tangent.
     tanh = Tanh() on Float;
-    /// GELU by the error function.
+    /// GELU with the error function.
     gelu = Gelu() on Float;
-    /// GELU by the tanh approximation.
+    /// GELU with the tanh approximation.
     gelu_tanh = GeluTanh() on Float;
-    /// `x · sigmoid(x)`, also known as swish.
+    /// `x · sigmoid(x)`.
+    #[doc(alias = "swish")]
     silu = Silu() on Float;
     /// `ln(1 + eˣ)`.
     softplus = Softplus() on Float;
@@ -125,22 +138,33 @@ unary_ops! {
     /// `x · tanh(softplus(x))`.
     mish = Mish() on Float;
     /// `x · clamp(x / 6 + 0.5, 0, 1)`.
+    #[doc(alias = "hardswish")]
     hard_swish = HardSwish() on Float;
 }
 
 macro_rules! binary_ops {
     ($($(#[$doc:meta])* $name:ident = $op:ident;)*) => {
-        /// Functions of two operands of one element type; shapes broadcast as in NumPy.
+        /// Functions of two operands, element by element. Both have the same element type. Shapes broadcast as in NumPy.
         impl TensorCommands<'_, '_> {
             $($(#[$doc])*
             #[track_caller]
-            pub fn $name(&mut self, a: impl Into<TensorOperand>, b: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
-                self.binary_op(stringify!($name), BinaryOp::$op, a.into(), b.into())
+            pub fn $name<'a>(
+                &'a self,
+                a: impl Into<TensorOperand<'a>>,
+                b: impl Into<TensorOperand<'a>>,
+            ) -> OpResult<TensorValue<'a>> {
+                let (a, b) = (a.into(), b.into());
+                self.recorder().binary_op(stringify!($name), BinaryOp::$op, a, b)
             })*
 
             /// The function of that name, if there is one.
             #[track_caller]
-            fn binary_by_name(&mut self, name: &str, a: TensorValue, b: TensorValue) -> Option<Result<TensorValue, OpError>> {
+            fn binary_by_name<'a>(
+                &'a self,
+                name: &str,
+                a: TensorValue<'a>,
+                b: TensorValue<'a>,
+            ) -> Option<OpResult<TensorValue<'a>>> {
                 $(if name == stringify!($name) {
                     return Some(self.$name(a, b));
                 })*
@@ -151,122 +175,185 @@ macro_rules! binary_ops {
 }
 
 binary_ops! {
-    /// Sum; integers wrap.
+    /// The sum. Integers wrap.
     add = Add;
-    /// Difference; integers wrap.
+    /// The difference. Integers wrap.
+    #[doc(alias = "subtract")]
     sub = Sub;
-    /// Product, element by element; integers wrap.
+    /// The product, element by element. Integers wrap.
+    #[doc(alias = "multiply")]
     mul = Mul;
-    /// Quotient: IEEE-754 for floats (`x / 0` is ±∞, `0 / 0` NaN); integers truncate, and `x / 0` is `x`.
+    /// The quotient. Floats follow IEEE-754: `x / 0` is ±∞ and `0 / 0` is NaN. Integers truncate, and `x / 0` is `x`.
+    #[doc(alias = "divide")]
+    #[doc(alias = "true_divide")]
     div = Div;
     /// `a` to the power of `b`.
+    #[doc(alias = "power")]
     pow = Pow;
-    /// The smaller; NaN wins.
+    /// The smaller element, or NaN if one of them is NaN.
+    #[doc(alias = "minimum")]
     min = Min;
-    /// The larger; NaN wins.
+    /// The larger element, or NaN if one of them is NaN.
+    #[doc(alias = "maximum")]
     max = Max;
-    /// Remainder with the sign of the divisor (Python's `%`).
+    /// The remainder with the sign of the divisor, as Python's `%`.
+    #[doc(alias = "remainder")]
+    #[doc(alias = "mod")]
     modulo = Mod;
-    /// Remainder with the sign of the dividend (C's `fmod`).
+    /// The remainder with the sign of the dividend, as C's `fmod`.
+    #[doc(alias = "fmod")]
     rem = Rem;
-    /// Whether equal.
+    /// Whether `a = b`.
+    #[doc(alias = "eq")]
     equal = Eq;
-    /// Whether different.
+    /// Whether `a ≠ b`.
+    #[doc(alias = "ne")]
     not_equal = Ne;
     /// Whether `a < b`.
+    #[doc(alias = "lt")]
     less = Lt;
     /// Whether `a ≤ b`.
+    #[doc(alias = "le")]
     less_equal = Le;
     /// Whether `a > b`.
+    #[doc(alias = "gt")]
     greater = Gt;
     /// Whether `a ≥ b`.
+    #[doc(alias = "ge")]
     greater_equal = Ge;
     /// Logical and.
+    #[doc(alias = "logical_and")]
     and = And;
     /// Logical or.
+    #[doc(alias = "logical_or")]
     or = Or;
     /// Logical exclusive or.
+    #[doc(alias = "logical_xor")]
     xor = Xor;
 }
 
 impl TensorCommands<'_, '_> {
-    /// An elementwise op of one value or two by its name, if there is one.
+    /// The elementwise op of that name with one operand or two, if there is one.
     #[track_caller]
-    pub(crate) fn elementwise_by_name(
-        &mut self,
+    pub(crate) fn elementwise_by_name<'a>(
+        &'a self,
         name: &str,
-        a: TensorValue,
-        b: Option<TensorValue>,
-    ) -> Option<Result<TensorValue, OpError>> {
+        a: TensorValue<'a>,
+        b: Option<TensorValue<'a>>,
+    ) -> Option<OpResult<TensorValue<'a>>> {
         match b {
             Some(b) => self.binary_by_name(name, a, b),
             None => self.unary_by_name(name, a),
         }
     }
 
-    /// `min(max(x, low), high)`; either bound may be infinite.
+    /// `min(max(x, low), high)`. Either bound may be infinite.
+    #[doc(alias = "clip")]
     #[track_caller]
-    pub fn clamp(&mut self, x: impl Into<TensorOperand>, low: f64, high: f64) -> Result<TensorValue, OpError> {
-        self.unary_op("clamp", UnaryOp::Clamp, x.into(), &[low, high], Domain::Number)
+    pub fn clamp<'a>(&'a self, x: impl Into<TensorOperand<'a>>, low: f64, high: f64) -> OpResult<TensorValue<'a>> {
+        let x = x.into();
+        self.recorder().unary_op("clamp", UnaryOp::Clamp, x, &[low, high], Domain::Number)
     }
 
-    /// `yes` where `condition`, else `no`; all three broadcast.
+    /// `yes` where `condition` is true, else `no`. All three broadcast.
+    #[doc(alias = "where")]
     #[track_caller]
-    pub fn select(
-        &mut self,
-        condition: impl Into<TensorOperand>,
-        yes: impl Into<TensorOperand>,
-        no: impl Into<TensorOperand>,
-    ) -> Result<TensorValue, OpError> {
+    pub fn select<'a>(
+        &'a self,
+        condition: impl Into<TensorOperand<'a>>,
+        yes: impl Into<TensorOperand<'a>>,
+        no: impl Into<TensorOperand<'a>>,
+    ) -> OpResult<TensorValue<'a>> {
         const OP: &str = "select";
-        let mut args = [self.arg(OP, condition)?, self.arg(OP, yes)?, self.arg(OP, no)?];
-        let backend = self.same_backend(OP, &mut args)?;
+        let (condition, yes, no) = (condition.into(), yes.into(), no.into());
+        let rec = &mut self.recorder();
+        let mut args = [rec.arg(OP, condition)?, rec.arg(OP, yes)?, rec.arg(OP, no)?];
+        let backend = rec.same_backend(OP, &mut args)?;
         let [condition, yes, no] = args;
-        if self.dtype_of_arg(condition) != DType::Bool {
-            return Err(self.type_error(OP, &[condition], "the condition must be bool"));
+        if rec.dtype_of_arg(condition) != DType::Bool {
+            return Err(rec.type_error(OP, &[condition], "the condition must be bool"));
         }
-        let (yes, no) = self.unify(OP, yes, no)?;
-        let shapes = [condition, yes, no].map(|arg| self.shape_of_arg(arg));
+        let (yes, no) = rec.number_types(yes, no);
+        if rec.dtype_of_arg(yes) != rec.dtype_of_arg(no) {
+            return Err(rec.type_error(OP, &[yes, no], DIFFERENT_TYPES));
+        }
+        let shapes = [condition, yes, no].map(|arg| rec.part_ref(arg).shape(arg.node));
         let shape = shapes[0]
-            .broadcast(&shapes[1])
-            .and_then(|shape| shape.broadcast(&shapes[2]))
-            .ok_or_else(|| self.shape_error(OP, &[condition, yes, no], "the shapes do not broadcast"))?;
-        let part = self.part(yes);
+            .broadcast(shapes[1])
+            .and_then(|shape| shape.broadcast(shapes[2]))
+            .ok_or_else(|| rec.shape_error(OP, &[condition, yes, no], NO_BROADCAST))?;
+        let part = rec.part(yes);
         let [condition, yes, no] = [condition, yes, no].map(|arg| part.broadcast(arg.node, &shape));
         let node = part.select(condition, yes, no);
-        Ok(self.value(backend, node))
+        Ok(rec.value(backend, node))
     }
 
-    /// To another element type: floats become integers towards zero and saturate, integers wrap into narrower ones, `bool` is `x != 0`.
-    /// To a quantised type is [`quantize`](Self::quantize), and from one is by way of `f32`.
+    /// Converts to another element type.
+    ///
+    /// Floats become integers by rounding towards zero and saturating. Integers wrap into narrower ones. `bool` is
+    /// `x != 0`. A cast to a quantised type is [`quantize`](Self::quantize). A cast from one goes through `f32`.
+    #[doc(alias = "astype")]
+    #[doc(alias = "to")]
     #[track_caller]
-    pub fn cast(&mut self, x: impl Into<TensorOperand>, dtype: DType) -> Result<TensorValue, OpError> {
+    pub fn cast<'a>(&'a self, x: impl Into<TensorOperand<'a>>, dtype: DType) -> OpResult<TensorValue<'a>> {
         const OP: &str = "cast";
-        let mut x = self.any_arg(OP, x)?;
-        let from = self.dtype_of_arg(x);
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let mut x = rec.any_arg(OP, x)?;
+        let from = rec.dtype_of_arg(x);
         if from.is_quantized() && from != dtype {
-            x.node = self.part(x).cast(x.node, DType::F32);
+            x.node = rec.part(x).cast(x.node, DType::F32);
         }
         if dtype.is_quantized() && from != dtype {
-            return match self.dtype_of_arg(x).is_float() {
-                true => self.quantize_arg(OP, x, dtype),
-                false => Err(self.type_error(OP, &[x], format!("only floats become {dtype}"))),
+            return match rec.dtype_of_arg(x).is_float() {
+                true => rec.quantize_arg(OP, x, dtype),
+                false => Err(rec.type_error(OP, &[x], format!("only floats can become {dtype}"))),
             };
         }
-        let node = self.part(x).cast(x.node, dtype);
-        Ok(self.value(x.backend, node))
+        let node = rec.part(x).cast(x.node, dtype);
+        Ok(rec.value(x.backend, node))
     }
+}
 
-    #[track_caller]
+/// Why two operands do not fit each other.
+pub(super) enum Misfit {
+    Type(&'static str),
+    Shape(&'static str),
+}
+
+const DIFFERENT_TYPES: &str = "both must have one element type; cast one";
+const NO_BROADCAST: &str = "the shapes do not broadcast";
+
+/// The rule of functions of two operands: the shape of the result.
+pub(super) fn binary_shape(
+    function: BinaryOp,
+    (of_a, a): (&Shape, DType),
+    (of_b, b): (&Shape, DType),
+) -> Result<Shape, Misfit> {
+    if a != b {
+        return Err(Misfit::Type(DIFFERENT_TYPES));
+    }
+    let domain = match function {
+        f if f.is_logical() => Domain::Truth,
+        BinaryOp::Eq | BinaryOp::Ne => Domain::Any,
+        _ => Domain::Number,
+    };
+    if !domain.takes(a) {
+        return Err(Misfit::Type(domain.reason()));
+    }
+    of_a.broadcast(of_b).ok_or(Misfit::Shape(NO_BROADCAST))
+}
+
+impl<'a> Recorder<'a> {
     fn unary_op(
         &mut self,
         op: &'static str,
         function: UnaryOp,
-        x: TensorOperand,
+        x: TensorOperand<'_>,
         scalars: &[f64],
         domain: Domain,
-    ) -> Result<TensorValue, OpError> {
-        let x = self.resolve(op, x, Location::caller())?;
+    ) -> OpResult<TensorValue<'a>> {
+        let x = self.arg(op, x)?;
         let dtype = self.dtype_of_arg(x);
         if !domain.takes(dtype) {
             return Err(self.type_error(op, &[x], domain.reason()));
@@ -279,52 +366,41 @@ impl TensorCommands<'_, '_> {
         Ok(self.value(x.backend, node))
     }
 
-    #[track_caller]
     fn binary_op(
         &mut self,
         op: &'static str,
         function: BinaryOp,
-        a: TensorOperand,
-        b: TensorOperand,
-    ) -> Result<TensorValue, OpError> {
-        let site = Location::caller();
-        let (a, b) = (self.resolve(op, a, site)?, self.resolve(op, b, site)?);
+        a: TensorOperand<'_>,
+        b: TensorOperand<'_>,
+    ) -> OpResult<TensorValue<'a>> {
+        let (a, b) = (self.arg(op, a)?, self.arg(op, b)?);
         let result = self.binary_args(op, function, a, b)?;
         Ok(self.value(result.backend, result.node))
     }
 
-    pub(super) fn binary_args(&mut self, op: &'static str, function: BinaryOp, a: Arg, b: Arg) -> Result<Arg, OpError> {
+    pub(super) fn binary_args(&mut self, op: &'static str, function: BinaryOp, a: Arg, b: Arg) -> OpResult<Arg> {
         let mut args = [a, b];
         let backend = self.same_backend(op, &mut args)?;
-        let [a, b] = args;
-        let (a, b) = self.unify(op, a, b)?;
-        let domain = match function {
-            f if f.is_logical() => Domain::Truth,
-            BinaryOp::Eq | BinaryOp::Ne => Domain::Any,
-            _ => Domain::Number,
-        };
-        if !domain.takes(self.dtype_of_arg(a)) {
-            return Err(self.type_error(op, &[a, b], domain.reason()));
+        let (a, b) = self.number_types(args[0], args[1]);
+        let part = self.recording.part(backend);
+        let (of_a, of_b) = (part.graph.node(a.node), part.graph.node(b.node));
+        match binary_shape(function, (&of_a.shape, of_a.dtype), (&of_b.shape, of_b.dtype)) {
+            Ok(shape) => {
+                let (a, b) = (part.broadcast(a.node, &shape), part.broadcast(b.node, &shape));
+                let node = part.binary(function, a, b);
+                Ok(Arg { node, backend, entity: None, number: None })
+            }
+            Err(Misfit::Type(reason)) => Err(self.type_error(op, &[a, b], reason)),
+            Err(Misfit::Shape(reason)) => Err(self.shape_error(op, &[a, b], reason)),
         }
-        if self.part_ref(a).shape(a.node).broadcast(self.part_ref(b).shape(b.node)).is_none() {
-            return Err(self.shape_error(op, &[a, b], "the shapes do not broadcast"));
-        }
-        let node = self.part(a).binary_broadcast(function, a.node, b.node);
-        Ok(Arg { node, backend, entity: None, number: None })
     }
 
-    /// Two operands of one element type, or the error that says they differ.
-    fn unify(&mut self, op: &'static str, a: Arg, b: Arg) -> Result<(Arg, Arg), OpError> {
-        let (of_a, of_b) = (self.dtype_of_arg(a), self.dtype_of_arg(b));
-        let (a, b) = match (a.number, b.number) {
-            (Some(_), None) => (self.number_as(a, of_b), b),
-            (None, Some(_)) => (a, self.number_as(b, of_a)),
+    /// Gives a number the element type of the other operand.
+    fn number_types(&mut self, a: Arg, b: Arg) -> (Arg, Arg) {
+        match (a.number, b.number) {
+            (Some(_), None) => (self.number_as(a, self.dtype_of_arg(b)), b),
+            (None, Some(_)) => (a, self.number_as(b, self.dtype_of_arg(a))),
             _ => (a, b),
-        };
-        if self.dtype_of_arg(a) == self.dtype_of_arg(b) {
-            Ok((a, b))
-        } else {
-            Err(self.type_error(op, &[a, b], "both must have one element type; cast one"))
         }
     }
 }

@@ -1,23 +1,23 @@
-//! Gathers and scatters: elements by positions that are data. A negative index counts from the end; one out of range is clamped when it
-//! runs and reported as [`RunError::IndexOutOfRange`](crate::RunError::IndexOutOfRange).
+//! Gathers and scatters. Negative indices count from the end. An index out of range is clamped at run time and reported as
+//! [`RunError::IndexOutOfRange`](crate::RunError::IndexOutOfRange).
 
-use super::{Arg, Axis, TensorCommands, TensorOperand, TensorValue};
-use crate::error::OpError;
-use crate::ir::{DType, Op, ScatterReduce, Shape};
+use super::{Arg, Recorder, TensorAxis, TensorCommands, TensorOperand, TensorValue};
+use crate::error::OpResult;
+use crate::ir::{DType, NodeId, Op, ScatterReduce, Shape};
 
-/// What a scatter does where an element is hit.
+/// How a scatter combines an element with its updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum ScatterMode {
-    /// The last update in order wins.
+    /// The last update replaces the element.
     #[default]
     Replace,
-    /// Updates are added.
+    /// Updates are added to the element.
     Add,
-    /// Updates are multiplied in.
+    /// The element is multiplied by the updates.
     Mul,
-    /// The smallest of element and updates.
+    /// The minimum of element and updates.
     Min,
-    /// The largest of element and updates.
+    /// The maximum of element and updates.
     Max,
 }
 
@@ -33,38 +33,155 @@ impl From<ScatterMode> for ScatterReduce {
     }
 }
 
-/// Gathers and scatters.
+/// Gathers and scatters. Negative indices count from the end. An index out of range is clamped at run time and reported as
+/// [`RunError::IndexOutOfRange`](crate::RunError::IndexOutOfRange).
 impl TensorCommands<'_, '_> {
-    /// Slices of an axis by integer indices of any shape, which takes the axis's place. Of quantised data the result is `f32`.
+    /// Slices of an axis by integer indices of any shape. The axes of the indices replace the axis. Quantised data gives
+    /// `f32`.
+    #[doc(alias = "take")]
+    #[doc(alias = "index_select")]
     #[track_caller]
-    pub fn gather(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        indices: impl Into<TensorOperand>,
-        axis: impl Into<Axis>,
-    ) -> Result<TensorValue, OpError> {
+    pub fn gather<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        indices: impl Into<TensorOperand<'a>>,
+        axis: impl Into<TensorAxis>,
+    ) -> OpResult<TensorValue<'a>> {
         const OP: &str = "gather";
-        let (x, indices) = (self.any_arg(OP, x)?, self.index_arg(OP, indices)?);
-        let axis = self.axis(OP, x, axis.into())?;
-        self.gather_args(OP, x, indices, axis)
+        let (x, indices) = (x.into(), indices.into());
+        let rec = &mut self.recorder();
+        let (x, indices) = (rec.any_arg(OP, x)?, rec.index_arg(OP, indices)?);
+        let axis = rec.axis(OP, x, axis.into())?;
+        rec.gather_args(OP, x, indices, axis)
     }
 
-    /// Rows of `table [n, d]` by ids of any shape: `[…ids, d]`. Of a quantised table the result is `f32`.
+    /// Rows of `table [n, d]` by ids of any shape: `[…ids, d]`. A quantised table gives `f32`.
     #[track_caller]
-    pub fn embedding(
-        &mut self,
-        table: impl Into<TensorOperand>,
-        ids: impl Into<TensorOperand>,
-    ) -> Result<TensorValue, OpError> {
+    pub fn embedding<'a>(
+        &'a self,
+        table: impl Into<TensorOperand<'a>>,
+        ids: impl Into<TensorOperand<'a>>,
+    ) -> OpResult<TensorValue<'a>> {
         const OP: &str = "embedding";
-        let (table, ids) = (self.any_arg(OP, table)?, self.index_arg(OP, ids)?);
-        if self.part_ref(table).shape(table.node).rank() != 2 {
-            return Err(self.shape_error(OP, &[table], "the table must be [n, d]"));
+        let (table, ids) = (table.into(), ids.into());
+        let rec = &mut self.recorder();
+        let (table, ids) = (rec.any_arg(OP, table)?, rec.index_arg(OP, ids)?);
+        if rec.part_ref(table).shape(table.node).rank() != 2 {
+            return Err(rec.shape_error(OP, &[table], "the table must be [n, d]"));
         }
-        self.gather_args(OP, table, ids, 0)
+        rec.gather_args(OP, table, ids, 0)
     }
 
-    fn gather_args(&mut self, op: &'static str, x: Arg, indices: Arg, axis: usize) -> Result<TensorValue, OpError> {
+    /// One element for each index: `out[p] = x[p with axis := index[p]]`. The other axes of the indices may be shorter than
+    /// those of `x`.
+    #[doc(alias = "take_along_axis")]
+    #[doc(alias = "take_along_dim")]
+    #[track_caller]
+    pub fn gather_elements<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        indices: impl Into<TensorOperand<'a>>,
+        axis: impl Into<TensorAxis>,
+    ) -> OpResult<TensorValue<'a>> {
+        const OP: &str = "gather_elements";
+        let (x, indices) = (x.into(), indices.into());
+        let rec = &mut self.recorder();
+        let (x, indices) = (rec.arg(OP, x)?, rec.index_arg(OP, indices)?);
+        let (x, indices) = rec.indexed(OP, x, indices)?;
+        let axis = rec.axis(OP, x, axis.into())?;
+        rec.check_elements(OP, x, indices, axis)?;
+        let (shape, dtype) = (rec.shape_of_arg(indices), rec.dtype_of_arg(x));
+        let node = rec.part(x).push(Op::GatherElements { axis }, &[x.node, indices.node], shape, dtype, &[]);
+        Ok(rec.value(x.backend, node))
+    }
+
+    /// Slices by index tuples `[…, depth]`. A tuple is a position in the axes of `x` that follow `batch` shared axes.
+    #[track_caller]
+    pub fn gather_nd<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        indices: impl Into<TensorOperand<'a>>,
+        batch: usize,
+    ) -> OpResult<TensorValue<'a>> {
+        const OP: &str = "gather_nd";
+        let (x, indices) = (x.into(), indices.into());
+        let rec = &mut self.recorder();
+        let (x, indices) = (rec.arg(OP, x)?, rec.index_arg(OP, indices)?);
+        let (x, indices) = rec.indexed(OP, x, indices)?;
+        let (data, index) = (rec.shape_of_arg(x), rec.shape_of_arg(indices));
+        let depth = rec.tuple_depth(OP, x, indices, batch)?;
+        if batch >= index.rank() || data[..batch] != index[..batch] {
+            return Err(rec.shape_error(OP, &[x, indices], format!("the first {batch} axes must be shared")));
+        }
+        let outer = &index[..index.rank() - 1];
+        let shape = Shape::new(outer.iter().chain(&data[batch + depth..]).copied());
+        if data[batch..batch + depth].contains(&0) && shape.elements() > 0 {
+            return Err(rec.shape_error(OP, &[x, indices], "an indexed axis is empty"));
+        }
+        let dtype = rec.dtype_of_arg(x);
+        let node = rec.part(x).push(Op::GatherNd { batch }, &[x.node, indices.node], shape, dtype, &[]);
+        rec.sized(OP, x.backend, node)
+    }
+
+    /// A copy of `x` with `updates[p]` written at `p with axis := index[p]`.
+    #[doc(alias = "put_along_axis")]
+    #[doc(alias = "scatter")]
+    #[doc(alias = "scatter_add")]
+    #[track_caller]
+    pub fn scatter_elements<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        indices: impl Into<TensorOperand<'a>>,
+        updates: impl Into<TensorOperand<'a>>,
+        axis: impl Into<TensorAxis>,
+        mode: ScatterMode,
+    ) -> OpResult<TensorValue<'a>> {
+        const OP: &str = "scatter_elements";
+        let (x, indices, updates) = (x.into(), indices.into(), updates.into());
+        let rec = &mut self.recorder();
+        let (x, indices, updates) = (rec.arg(OP, x)?, rec.index_arg(OP, indices)?, rec.arg(OP, updates)?);
+        let (x, indices, updates) = rec.scattered(OP, x, indices, updates, mode)?;
+        let axis = rec.axis(OP, x, axis.into())?;
+        rec.check_elements(OP, x, indices, axis)?;
+        let shape = rec.shape_of_arg(indices);
+        let updates = rec.updates(OP, indices, updates, &shape)?;
+        let (shape, dtype) = (rec.shape_of_arg(x), rec.dtype_of_arg(x));
+        let op = Op::ScatterElements { axis, reduce: mode.into() };
+        let node = rec.part(x).push(op, &[x.node, indices.node, updates], shape, dtype, &[]);
+        Ok(rec.value(x.backend, node))
+    }
+
+    /// A copy of `x` with slices of `updates` written at index tuples `[…, depth]`.
+    #[doc(alias = "index_put")]
+    #[track_caller]
+    pub fn scatter_nd<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        indices: impl Into<TensorOperand<'a>>,
+        updates: impl Into<TensorOperand<'a>>,
+        mode: ScatterMode,
+    ) -> OpResult<TensorValue<'a>> {
+        const OP: &str = "scatter_nd";
+        let (x, indices, updates) = (x.into(), indices.into(), updates.into());
+        let rec = &mut self.recorder();
+        let (x, indices, updates) = (rec.arg(OP, x)?, rec.index_arg(OP, indices)?, rec.arg(OP, updates)?);
+        let (x, indices, updates) = rec.scattered(OP, x, indices, updates, mode)?;
+        let depth = rec.tuple_depth(OP, x, indices, 0)?;
+        let (data, index) = (rec.shape_of_arg(x), rec.shape_of_arg(indices));
+        let slices = Shape::new(index[..index.rank() - 1].iter().chain(&data[depth..]).copied());
+        if data[..depth].contains(&0) && slices.elements() > 0 {
+            return Err(rec.shape_error(OP, &[x, indices], "an indexed axis is empty"));
+        }
+        let updates = rec.updates(OP, indices, updates, &slices)?;
+        let dtype = rec.dtype_of_arg(x);
+        let op = Op::ScatterNd { reduce: mode.into() };
+        let node = rec.part(x).push(op, &[x.node, indices.node, updates], data, dtype, &[]);
+        Ok(rec.value(x.backend, node))
+    }
+}
+
+impl<'a> Recorder<'a> {
+    fn gather_args(&mut self, op: &'static str, x: Arg, indices: Arg, axis: usize) -> OpResult<TensorValue<'a>> {
         let (x, indices) = self.indexed(op, x, indices)?;
         let (data, index) = (self.part_ref(x).shape(x.node), self.part_ref(indices).shape(indices.node));
         if data[axis] == 0 && index.elements() > 0 {
@@ -79,35 +196,17 @@ impl TensorCommands<'_, '_> {
         self.sized(op, x.backend, node)
     }
 
-    /// Data and indices on one backend.
-    fn indexed(&mut self, op: &'static str, x: Arg, indices: Arg) -> Result<(Arg, Arg), OpError> {
+    /// Moves data and indices to one backend.
+    fn indexed(&mut self, op: &'static str, x: Arg, indices: Arg) -> OpResult<(Arg, Arg)> {
         let mut args = [x, indices];
         self.same_backend(op, &mut args)?;
         let [x, indices] = args;
-        // A number that moved to another backend has lost its type there.
+        // A number that moved to another backend lost its type.
         Ok((x, self.number_as(indices, DType::I32)))
     }
 
-    /// `out[p] = x[p with axis := index[p]]`: one element for each index. Other axes of the indices may be shorter than those of `x`.
-    #[track_caller]
-    pub fn gather_elements(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        indices: impl Into<TensorOperand>,
-        axis: impl Into<Axis>,
-    ) -> Result<TensorValue, OpError> {
-        const OP: &str = "gather_elements";
-        let (x, indices) = (self.arg(OP, x)?, self.index_arg(OP, indices)?);
-        let (x, indices) = self.indexed(OP, x, indices)?;
-        let axis = self.axis(OP, x, axis.into())?;
-        self.check_elements(OP, x, indices, axis)?;
-        let (shape, dtype) = (self.shape_of_arg(indices), self.dtype_of_arg(x));
-        let node = self.part(x).push(Op::GatherElements { axis }, &[x.node, indices.node], shape, dtype, &[]);
-        Ok(self.value(x.backend, node))
-    }
-
-    /// The rule that gathers and scatters of elements share.
-    fn check_elements(&self, op: &'static str, x: Arg, indices: Arg, axis: usize) -> Result<(), OpError> {
+    /// The shape rule of gathers and scatters of elements.
+    fn check_elements(&self, op: &'static str, x: Arg, indices: Arg, axis: usize) -> OpResult<()> {
         let (data, index) = (self.part_ref(x).shape(x.node), self.part_ref(indices).shape(indices.node));
         if data.rank() != index.rank() {
             return Err(self.shape_error(op, &[x, indices], "both must have the same number of axes"));
@@ -122,94 +221,20 @@ impl TensorCommands<'_, '_> {
         Ok(())
     }
 
-    /// Slices by index tuples `[…, depth]`, each naming a place in the axes of `x` after `batch` shared ones.
-    #[track_caller]
-    pub fn gather_nd(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        indices: impl Into<TensorOperand>,
-        batch: usize,
-    ) -> Result<TensorValue, OpError> {
-        const OP: &str = "gather_nd";
-        let (x, indices) = (self.arg(OP, x)?, self.index_arg(OP, indices)?);
-        let (x, indices) = self.indexed(OP, x, indices)?;
-        let (data, index) = (self.shape_of_arg(x), self.shape_of_arg(indices));
-        let depth = self.tuple_depth(OP, x, indices, batch)?;
-        if batch >= index.rank() || data[..batch] != index[..batch] {
-            return Err(self.shape_error(OP, &[x, indices], format!("the first {batch} axes must be shared")));
-        }
-        let outer = &index[..index.rank() - 1];
-        let shape = Shape::new(outer.iter().chain(&data[batch + depth..]).copied());
-        if data[batch..batch + depth].contains(&0) && shape.elements() > 0 {
-            return Err(self.shape_error(OP, &[x, indices], "there is nothing to index"));
-        }
-        let dtype = self.dtype_of_arg(x);
-        let node = self.part(x).push(Op::GatherNd { batch }, &[x.node, indices.node], shape, dtype, &[]);
-        self.sized(OP, x.backend, node)
-    }
-
-    /// How many axes each index tuple names.
-    fn tuple_depth(&self, op: &'static str, x: Arg, indices: Arg, batch: usize) -> Result<usize, OpError> {
+    /// The length of the index tuples.
+    fn tuple_depth(&self, op: &'static str, x: Arg, indices: Arg, batch: usize) -> OpResult<usize> {
         let (data, index) = (self.part_ref(x).shape(x.node), self.part_ref(indices).shape(indices.node));
         match index.last() {
             Some(&depth) if depth >= 1 && batch + depth <= data.rank() => Ok(depth),
             Some(&depth) => {
-                let reason = format!("tuples of {depth} after {batch} batch axes do not index it");
+                let reason = format!("tuples of {depth} do not fit the axes after {batch} batch axes");
                 Err(self.shape_error(op, &[x, indices], reason))
             }
             None => Err(self.shape_error(op, &[x, indices], "the indices need an axis of tuples")),
         }
     }
 
-    /// A copy of `x` with `updates[p]` put in at `p with axis := index[p]`.
-    #[track_caller]
-    pub fn scatter_elements(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        indices: impl Into<TensorOperand>,
-        updates: impl Into<TensorOperand>,
-        axis: impl Into<Axis>,
-        mode: ScatterMode,
-    ) -> Result<TensorValue, OpError> {
-        const OP: &str = "scatter_elements";
-        let (x, indices, updates) = (self.arg(OP, x)?, self.index_arg(OP, indices)?, self.arg(OP, updates)?);
-        let (x, indices, updates) = self.scattered(OP, x, indices, updates, mode)?;
-        let axis = self.axis(OP, x, axis.into())?;
-        self.check_elements(OP, x, indices, axis)?;
-        let shape = self.shape_of_arg(indices);
-        let updates = self.updates(OP, indices, updates, &shape)?;
-        let (shape, dtype) = (self.shape_of_arg(x), self.dtype_of_arg(x));
-        let op = Op::ScatterElements { axis, reduce: mode.into() };
-        let node = self.part(x).push(op, &[x.node, indices.node, updates], shape, dtype, &[]);
-        Ok(self.value(x.backend, node))
-    }
-
-    /// A copy of `x` with slices of `updates` put in at index tuples `[…, depth]`.
-    #[track_caller]
-    pub fn scatter_nd(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        indices: impl Into<TensorOperand>,
-        updates: impl Into<TensorOperand>,
-        mode: ScatterMode,
-    ) -> Result<TensorValue, OpError> {
-        const OP: &str = "scatter_nd";
-        let (x, indices, updates) = (self.arg(OP, x)?, self.index_arg(OP, indices)?, self.arg(OP, updates)?);
-        let (x, indices, updates) = self.scattered(OP, x, indices, updates, mode)?;
-        let depth = self.tuple_depth(OP, x, indices, 0)?;
-        let (data, index) = (self.shape_of_arg(x), self.shape_of_arg(indices));
-        let slices = Shape::new(index[..index.rank() - 1].iter().chain(&data[depth..]).copied());
-        if data[..depth].contains(&0) && slices.elements() > 0 {
-            return Err(self.shape_error(OP, &[x, indices], "there is nothing to index"));
-        }
-        let updates = self.updates(OP, indices, updates, &slices)?;
-        let dtype = self.dtype_of_arg(x);
-        let op = Op::ScatterNd { reduce: mode.into() };
-        let node = self.part(x).push(op, &[x.node, indices.node, updates], data, dtype, &[]);
-        Ok(self.value(x.backend, node))
-    }
-
-    /// A scatter's operands on one backend, with updates of the data's type.
+    /// Checks that a scatter's operands are on one backend and the updates have the data's type.
     fn scattered(
         &mut self,
         op: &'static str,
@@ -217,7 +242,7 @@ impl TensorCommands<'_, '_> {
         indices: Arg,
         updates: Arg,
         mode: ScatterMode,
-    ) -> Result<(Arg, Arg, Arg), OpError> {
+    ) -> OpResult<(Arg, Arg, Arg)> {
         let mut args = [x, indices, updates];
         self.same_backend(op, &mut args)?;
         let [x, indices, updates] = args;
@@ -227,19 +252,13 @@ impl TensorCommands<'_, '_> {
             return Err(self.type_error(op, &[x, updates], "both must have one element type; cast one"));
         }
         if dtype == DType::Bool && mode != ScatterMode::Replace {
-            return Err(self.type_error(op, &[x], "truth values can only be replaced"));
+            return Err(self.type_error(op, &[x], "bool elements can only be replaced"));
         }
         Ok((x, indices, updates))
     }
 
-    /// The updates of a scatter: of the shape wanted, or one number for all.
-    fn updates(
-        &mut self,
-        op: &'static str,
-        indices: Arg,
-        updates: Arg,
-        shape: &Shape,
-    ) -> Result<super::NodeId, OpError> {
+    /// The updates of a scatter: of the given shape, or one number for all.
+    fn updates(&mut self, op: &'static str, indices: Arg, updates: Arg, shape: &Shape) -> OpResult<NodeId> {
         if updates.number.is_some() {
             return Ok(self.part(updates).broadcast(updates.node, shape));
         }

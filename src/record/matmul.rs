@@ -1,10 +1,10 @@
-//! Products of matrices, and the similarities and distances made of them.
+//! Matrix products, and the similarities and distances that are computed with them.
 
-use super::{Arg, Axis, TensorCommands, TensorOperand, TensorValue};
-use crate::error::OpError;
+use super::{Arg, LAST, OptionalOperand, Recorder, TensorAxis, TensorCommands, TensorOperand, TensorValue};
+use crate::error::OpResult;
 use crate::ir::{BinaryOp, DType, InnerOp, NodeId, NormKind, Op, ReduceKind, Shape, UnaryOp};
 
-/// What a product does with its operands.
+/// How a product uses its operands.
 #[derive(Clone, Copy)]
 struct Form {
     transpose_a: bool,
@@ -18,87 +18,221 @@ impl Form {
     }
 }
 
-/// Matrix products. The last two axes are matrices, those before are batch axes that broadcast; a vector is a row on the left and a column
-/// on the right, and its axis is dropped from the result. Floats give floats, integers 32-bit integers. The right side of
-/// [`matmul_nt`](Self::matmul_nt) and [`linear`](Self::linear) may be a quantised weight `[n, k]`, which gives `f32`.
+/// Matrix products.
+///
+/// The last two axes are matrices, the axes before them are batch axes that broadcast. A vector is a row on the left and a
+/// column on the right, and its axis is dropped from the result. Floats give floats, integers give 32-bit integers. The right
+/// side of [`matmul_nt`](Self::matmul_nt) and [`linear`](Self::linear) may be a quantised weight `[n, k]`, which gives `f32`.
 impl TensorCommands<'_, '_> {
-    /// `[…, m, k] · […, k, n]`.
+    /// `a · b`: `[…, m, k]` and `[…, k, n]`.
+    #[doc(alias = "mm")]
+    #[doc(alias = "bmm")]
     #[track_caller]
-    pub fn matmul(&mut self, a: impl Into<TensorOperand>, b: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
-        self.matmul_op("matmul", a.into(), b.into(), Form::new(false, false))
+    pub fn matmul<'a>(
+        &'a self,
+        a: impl Into<TensorOperand<'a>>,
+        b: impl Into<TensorOperand<'a>>,
+    ) -> OpResult<TensorValue<'a>> {
+        let (a, b) = (a.into(), b.into());
+        self.recorder().matmul_op("matmul", a, b, Form::new(false, false))
     }
 
     /// `a · bᵀ`: `[…, m, k]` and `[…, n, k]`.
     #[track_caller]
-    pub fn matmul_nt(
-        &mut self,
-        a: impl Into<TensorOperand>,
-        b: impl Into<TensorOperand>,
-    ) -> Result<TensorValue, OpError> {
-        self.matmul_op("matmul_nt", a.into(), b.into(), Form::new(false, true))
+    pub fn matmul_nt<'a>(
+        &'a self,
+        a: impl Into<TensorOperand<'a>>,
+        b: impl Into<TensorOperand<'a>>,
+    ) -> OpResult<TensorValue<'a>> {
+        let (a, b) = (a.into(), b.into());
+        self.recorder().matmul_op("matmul_nt", a, b, Form::new(false, true))
     }
 
     /// `aᵀ · b`: `[…, k, m]` and `[…, k, n]`.
     #[track_caller]
-    pub fn matmul_tn(
-        &mut self,
-        a: impl Into<TensorOperand>,
-        b: impl Into<TensorOperand>,
-    ) -> Result<TensorValue, OpError> {
-        self.matmul_op("matmul_tn", a.into(), b.into(), Form::new(true, false))
+    pub fn matmul_tn<'a>(
+        &'a self,
+        a: impl Into<TensorOperand<'a>>,
+        b: impl Into<TensorOperand<'a>>,
+    ) -> OpResult<TensorValue<'a>> {
+        let (a, b) = (a.into(), b.into());
+        self.recorder().matmul_op("matmul_tn", a, b, Form::new(true, false))
     }
 
     /// `aᵀ · bᵀ`: `[…, k, m]` and `[…, n, k]`.
     #[track_caller]
-    pub fn matmul_tt(
-        &mut self,
-        a: impl Into<TensorOperand>,
-        b: impl Into<TensorOperand>,
-    ) -> Result<TensorValue, OpError> {
-        self.matmul_op("matmul_tt", a.into(), b.into(), Form::new(true, true))
+    pub fn matmul_tt<'a>(
+        &'a self,
+        a: impl Into<TensorOperand<'a>>,
+        b: impl Into<TensorOperand<'a>>,
+    ) -> OpResult<TensorValue<'a>> {
+        let (a, b) = (a.into(), b.into());
+        self.recorder().matmul_op("matmul_tt", a, b, Form::new(true, true))
     }
 
     /// `x · weightᵀ + bias` with `weight [out, in]` and `bias [out]`.
     #[track_caller]
-    pub fn linear(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        weight: impl Into<TensorOperand>,
-        bias: Option<TensorOperand>,
-    ) -> Result<TensorValue, OpError> {
+    pub fn linear<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        weight: impl Into<TensorOperand<'a>>,
+        bias: impl OptionalOperand<'a>,
+    ) -> OpResult<TensorValue<'a>> {
         const OP: &str = "linear";
-        let (x, weight) = (self.float_arg(OP, x)?, self.any_arg(OP, weight)?);
-        let of_weight = self.dtype_of_arg(weight);
+        let (x, weight, bias) = (x.into(), weight.into(), bias.optional());
+        let rec = &mut self.recorder();
+        let (x, weight) = (rec.float_arg(OP, x)?, rec.any_arg(OP, weight)?);
+        let of_weight = rec.dtype_of_arg(weight);
         if !of_weight.is_float() && !of_weight.is_quantized() {
-            return Err(self.type_error(OP, &[weight], "the weight must be f32, f16 or quantised; cast first"));
+            return Err(rec.type_error(OP, &[weight], "the weight must be f32, f16 or quantised; cast first"));
         }
-        let bias = self.optional_float_arg(OP, bias)?;
+        let bias = rec.optional_float_arg(OP, bias)?;
         let mut args = [x, weight, bias.unwrap_or(x)];
-        let backend = self.same_backend(OP, &mut args)?;
+        let backend = rec.same_backend(OP, &mut args)?;
         let [x, weight, other] = args;
         let bias = bias.map(|_| other);
-        let shape = self.shape_of_arg(weight);
+        let shape = rec.shape_of_arg(weight);
         let [out, _] = shape[..] else {
-            return Err(self.shape_error(OP, &[weight], "the weight must be [out, in]"));
+            return Err(rec.shape_error(OP, &[weight], "the weight must be [out, in]"));
         };
         if let Some(bias) = bias
             && bias.number.is_none()
-            && self.part_ref(bias).shape(bias.node)[..] != [out]
+            && rec.part_ref(bias).shape(bias.node)[..] != [out]
         {
-            return Err(self.shape_error(OP, &[weight, bias], format!("the bias must be [{out}]")));
+            return Err(rec.shape_error(OP, &[weight, bias], format!("the bias must be [{out}]")));
         }
-        let node = self.matmul_args(OP, x, weight, Form::new(false, true), bias)?;
-        self.sized(OP, backend, node)
+        let node = rec.matmul_args(OP, x, weight, Form::new(false, true), bias)?;
+        rec.sized(OP, backend, node)
     }
 
+    /// The sum of products over the last axis. Shapes broadcast.
+    #[doc(alias = "vecdot")]
+    #[doc(alias = "inner")]
     #[track_caller]
+    pub fn dot<'a>(
+        &'a self,
+        a: impl Into<TensorOperand<'a>>,
+        b: impl Into<TensorOperand<'a>>,
+    ) -> OpResult<TensorValue<'a>> {
+        const OP: &str = "dot";
+        let (a, b) = (a.into(), b.into());
+        let rec = &mut self.recorder();
+        let mut args = [rec.arg(OP, a)?, rec.arg(OP, b)?];
+        for arg in &mut args {
+            // Narrow integers would soon wrap. `bool` stays as it is, for the error.
+            let dtype = rec.dtype_of_arg(*arg);
+            if dtype.is_integer() {
+                arg.node = rec.part(*arg).cast(arg.node, dtype.wide());
+            }
+        }
+        let product = rec.binary_args(OP, BinaryOp::Mul, args[0], args[1])?;
+        let axis = rec.axis(OP, product, LAST)?;
+        let dtype = rec.dtype_of_arg(product);
+        let node = rec.part(product).reduce(ReduceKind::Sum, product.node, &[axis], false, dtype);
+        Ok(rec.value(product.backend, node))
+    }
+
+    /// The cosine of the angle between vectors along an axis: `a · b / (max(‖a‖, eps) · max(‖b‖, eps))`. Shapes broadcast.
+    #[track_caller]
+    pub fn cosine_similarity<'a>(
+        &'a self,
+        a: impl Into<TensorOperand<'a>>,
+        b: impl Into<TensorOperand<'a>>,
+        axis: impl Into<TensorAxis>,
+        eps: f32,
+    ) -> OpResult<TensorValue<'a>> {
+        const OP: &str = "cosine_similarity";
+        let (a, b) = (a.into(), b.into());
+        let rec = &mut self.recorder();
+        let (a, b) = (rec.float_arg(OP, a)?, rec.float_arg(OP, b)?);
+        let product = rec.binary_args(OP, BinaryOp::Mul, a, b)?;
+        let axis = rec.axis(OP, product, axis.into())?;
+        let part = rec.part(product);
+        let mut node = part.reduce(ReduceKind::Sum, product.node, &[axis], false, DType::F32);
+        // The product's inputs are the operands on one backend, of one type and shape.
+        let sides = part.graph.node(product.node).inputs.clone();
+        let dtype = part.dtype(product.node);
+        for side in sides {
+            let squares = part.reduce(ReduceKind::SumSquares, side, &[axis], false, DType::F32);
+            let norm = part.unary(UnaryOp::Sqrt, squares);
+            let norm = part.binary_number(BinaryOp::Max, norm, f64::from(eps));
+            node = part.binary(BinaryOp::Div, node, norm);
+        }
+        let node = part.cast(node, dtype);
+        Ok(rec.value(product.backend, node))
+    }
+
+    /// The cosine of the angle between each row of `a […, n, d]` and each row of `b […, m, d]`: `[…, n, m]`.
+    #[track_caller]
+    pub fn pairwise_cosine<'a>(
+        &'a self,
+        a: impl Into<TensorOperand<'a>>,
+        b: impl Into<TensorOperand<'a>>,
+    ) -> OpResult<TensorValue<'a>> {
+        const OP: &str = "pairwise_cosine";
+        let (a, b) = (a.into(), b.into());
+        let rec = &mut self.recorder();
+        let (a, b) = rec.rows(OP, a, b)?;
+        let mut sides = [a, b];
+        for side in &mut sides {
+            side.node = rec.part(a).row_norm(NormKind::L2, side.node, None, None, super::norm::TINY);
+        }
+        let node = rec.matmul_args(OP, sides[0], sides[1], Form::new(false, true), None)?;
+        rec.sized(OP, a.backend, node)
+    }
+
+    /// The Euclidean distance between each row of `a […, n, d]` and each row of `b […, m, d]`: `[…, n, m]`.
+    #[doc(alias = "cdist")]
+    #[track_caller]
+    pub fn pairwise_l2<'a>(
+        &'a self,
+        a: impl Into<TensorOperand<'a>>,
+        b: impl Into<TensorOperand<'a>>,
+    ) -> OpResult<TensorValue<'a>> {
+        const OP: &str = "pairwise_l2";
+        let (a, b) = (a.into(), b.into());
+        let rec = &mut self.recorder();
+        let (a, b) = rec.rows(OP, a, b)?;
+        let form = Form { inner: InnerOp::SquaredDifference, ..Form::new(false, true) };
+        let dtype = rec.product_type(OP, a, b)?;
+        let squares = rec.matmul_args(OP, a, b, form, None)?;
+        let part = rec.part(a);
+        let node = part.unary(UnaryOp::Sqrt, squares);
+        let node = part.cast(node, dtype);
+        rec.sized(OP, a.backend, node)
+    }
+
+    /// The Euclidean distance between vectors along an axis. Shapes broadcast.
+    #[doc(alias = "pairwise_distance")]
+    #[track_caller]
+    pub fn l2_distance<'a>(
+        &'a self,
+        a: impl Into<TensorOperand<'a>>,
+        b: impl Into<TensorOperand<'a>>,
+        axis: impl Into<TensorAxis>,
+    ) -> OpResult<TensorValue<'a>> {
+        const OP: &str = "l2_distance";
+        let (a, b) = (a.into(), b.into());
+        let rec = &mut self.recorder();
+        let (a, b) = (rec.float_arg(OP, a)?, rec.float_arg(OP, b)?);
+        let difference = rec.binary_args(OP, BinaryOp::Sub, a, b)?;
+        let axis = rec.axis(OP, difference, axis.into())?;
+        let part = rec.part(difference);
+        let squares = part.reduce(ReduceKind::SumSquares, difference.node, &[axis], false, DType::F32);
+        let node = part.unary(UnaryOp::Sqrt, squares);
+        let node = part.cast(node, part.dtype(difference.node));
+        Ok(rec.value(difference.backend, node))
+    }
+}
+
+impl<'a> Recorder<'a> {
     fn matmul_op(
         &mut self,
         op: &'static str,
-        a: TensorOperand,
-        b: TensorOperand,
+        a: TensorOperand<'_>,
+        b: TensorOperand<'_>,
         form: Form,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         let a = self.arg(op, a)?;
         let blocks_fit = form.transpose_b && !form.transpose_a;
         let b = if blocks_fit { self.any_arg(op, b)? } else { self.arg(op, b)? };
@@ -108,21 +242,14 @@ impl TensorCommands<'_, '_> {
         self.sized(op, backend, node)
     }
 
-    /// Checks and appends a product. The bias, of `[n]`, comes before any reshape, where it can join the kernel.
-    fn matmul_args(
-        &mut self,
-        op: &'static str,
-        a: Arg,
-        b: Arg,
-        form: Form,
-        bias: Option<Arg>,
-    ) -> Result<NodeId, OpError> {
+    /// Checks and appends a product. The bias `[n]` is added before any reshape, so that it can fuse with the kernel.
+    fn matmul_args(&mut self, op: &'static str, a: Arg, b: Arg, form: Form, bias: Option<Arg>) -> OpResult<NodeId> {
         if self.dtype_of_arg(b).is_quantized() {
             return self.weight_product(op, a, b, None, bias);
         }
         let dtype = match form.inner {
             InnerOp::Product => self.product_type(op, a, b)?,
-            // Squares of halves may overflow a half.
+            // The squares of f16 elements may overflow f16.
             InnerOp::SquaredDifference => DType::F32,
         };
         let (of_a, of_b) = (self.shape_of_arg(a), self.shape_of_arg(b));
@@ -134,7 +261,7 @@ impl TensorCommands<'_, '_> {
         let (m, k) = if let [k] = of_a[..] { (1, k) } else { matrix(&of_a, form.transpose_a) };
         let (k_b, n) = if let [k] = of_b[..] { (k, 1) } else { matrix(&of_b, form.transpose_b) };
         if of_a.rank() == 0 || of_b.rank() == 0 {
-            return Err(self.shape_error(op, &[a, b], "a product needs at least one axis on each side"));
+            return Err(self.shape_error(op, &[a, b], "both sides need at least one axis"));
         }
         if k != k_b {
             return Err(self.shape_error(op, &[a, b], format!("inner sizes {k} and {k_b} differ")));
@@ -167,7 +294,7 @@ impl TensorCommands<'_, '_> {
             } else if form.transpose_b {
                 y = part.transpose(y);
             }
-            // One matrix for all batches: rows of all batches make one taller matrix.
+            // All batches share the right side, so their rows form one taller matrix.
             let rows = if part.shape(y).rank() == 2 && !form.transpose_a {
                 let rows = Shape::from([batch.elements().saturating_mul(m), k]);
                 x = part.reshape(x, &rows);
@@ -186,8 +313,8 @@ impl TensorCommands<'_, '_> {
         Ok(part.reshape(node, &out))
     }
 
-    /// The element type of a product: halves and floats may meet, as may integers that fit one 32-bit type.
-    fn product_type(&self, op: &'static str, a: Arg, b: Arg) -> Result<DType, OpError> {
+    /// The element type of a product. `f16` and `f32` can be mixed, and so can integers that fit one 32-bit type.
+    fn product_type(&self, op: &'static str, a: Arg, b: Arg) -> OpResult<DType> {
         let (of_a, of_b) = (self.dtype_of_arg(a), self.dtype_of_arg(b));
         match (of_a, of_b) {
             (DType::F16, DType::F16) => Ok(DType::F16),
@@ -200,91 +327,8 @@ impl TensorCommands<'_, '_> {
         }
     }
 
-    /// Sum of products over the last axis; shapes broadcast.
-    #[track_caller]
-    pub fn dot(&mut self, a: impl Into<TensorOperand>, b: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
-        const OP: &str = "dot";
-        let mut args = [self.arg(OP, a)?, self.arg(OP, b)?];
-        for arg in &mut args {
-            // Narrow integers would wrap at once; truth values stay what they are, for the error.
-            let dtype = self.dtype_of_arg(*arg);
-            if dtype.is_integer() {
-                arg.node = self.part(*arg).cast(arg.node, dtype.wide());
-            }
-        }
-        let product = self.binary_args(OP, BinaryOp::Mul, args[0], args[1])?;
-        let axis = self.axis(OP, product, Axis::LAST)?;
-        let dtype = self.dtype_of_arg(product);
-        let node = self.part(product).reduce(ReduceKind::Sum, product.node, &[axis], false, dtype);
-        Ok(self.value(product.backend, node))
-    }
-
-    /// `a · b / (max(‖a‖, eps) · max(‖b‖, eps))` over an axis; shapes broadcast.
-    #[track_caller]
-    pub fn cosine_similarity(
-        &mut self,
-        a: impl Into<TensorOperand>,
-        b: impl Into<TensorOperand>,
-        axis: impl Into<Axis>,
-        eps: f32,
-    ) -> Result<TensorValue, OpError> {
-        const OP: &str = "cosine_similarity";
-        let (a, b) = (self.float_arg(OP, a)?, self.float_arg(OP, b)?);
-        let product = self.binary_args(OP, BinaryOp::Mul, a, b)?;
-        let axis = self.axis(OP, product, axis.into())?;
-        let part = self.part(product);
-        let mut node = part.reduce(ReduceKind::Sum, product.node, &[axis], false, DType::F32);
-        // The product's inputs are the operands on one backend, of one type and shape.
-        let sides = part.graph.node(product.node).inputs.clone();
-        let dtype = part.dtype(product.node);
-        for side in sides {
-            let squares = part.reduce(ReduceKind::SumSquares, side, &[axis], false, DType::F32);
-            let norm = part.unary(UnaryOp::Sqrt, squares);
-            let norm = part.binary_number(BinaryOp::Max, norm, f64::from(eps));
-            node = part.binary(BinaryOp::Div, node, norm);
-        }
-        let node = part.cast(node, dtype);
-        Ok(self.value(product.backend, node))
-    }
-
-    /// The cosine of every row of `a […, n, d]` with every row of `b […, m, d]`: `[…, n, m]`.
-    #[track_caller]
-    pub fn pairwise_cosine(
-        &mut self,
-        a: impl Into<TensorOperand>,
-        b: impl Into<TensorOperand>,
-    ) -> Result<TensorValue, OpError> {
-        const OP: &str = "pairwise_cosine";
-        let (a, b) = self.rows(OP, a.into(), b.into())?;
-        let mut sides = [a, b];
-        for side in &mut sides {
-            side.node = self.part(a).row_norm(NormKind::L2, side.node, None, None, super::norm::TINY);
-        }
-        let node = self.matmul_args(OP, sides[0], sides[1], Form::new(false, true), None)?;
-        self.sized(OP, a.backend, node)
-    }
-
-    /// The Euclidean distance of every row of `a […, n, d]` from every row of `b […, m, d]`: `[…, n, m]`.
-    #[track_caller]
-    pub fn pairwise_l2(
-        &mut self,
-        a: impl Into<TensorOperand>,
-        b: impl Into<TensorOperand>,
-    ) -> Result<TensorValue, OpError> {
-        const OP: &str = "pairwise_l2";
-        let (a, b) = self.rows(OP, a.into(), b.into())?;
-        let form = Form { inner: InnerOp::SquaredDifference, ..Form::new(false, true) };
-        let dtype = self.product_type(OP, a, b)?;
-        let squares = self.matmul_args(OP, a, b, form, None)?;
-        let part = self.part(a);
-        let node = part.unary(UnaryOp::Sqrt, squares);
-        let node = part.cast(node, dtype);
-        self.sized(OP, a.backend, node)
-    }
-
-    /// Two operands of float rows of one length, on one backend.
-    #[track_caller]
-    fn rows(&mut self, op: &'static str, a: TensorOperand, b: TensorOperand) -> Result<(Arg, Arg), OpError> {
+    /// Two operands with float rows of the same length, on one backend.
+    fn rows(&mut self, op: &'static str, a: TensorOperand<'_>, b: TensorOperand<'_>) -> OpResult<(Arg, Arg)> {
         let mut args = [self.float_arg(op, a)?, self.float_arg(op, b)?];
         self.same_backend(op, &mut args)?;
         let [a, b] = args;
@@ -292,26 +336,7 @@ impl TensorCommands<'_, '_> {
         match (&of_a[..], &of_b[..]) {
             ([.., _, d], [.., _, e]) if d == e => Ok((a, b)),
             ([.., _, d], [.., _, e]) => Err(self.shape_error(op, &[a, b], format!("row sizes {d} and {e} differ"))),
-            _ => Err(self.shape_error(op, &[a, b], "both must have rows: two axes")),
+            _ => Err(self.shape_error(op, &[a, b], "both need at least two axes")),
         }
-    }
-
-    /// The Euclidean distance over an axis; shapes broadcast.
-    #[track_caller]
-    pub fn l2_distance(
-        &mut self,
-        a: impl Into<TensorOperand>,
-        b: impl Into<TensorOperand>,
-        axis: impl Into<Axis>,
-    ) -> Result<TensorValue, OpError> {
-        const OP: &str = "l2_distance";
-        let (a, b) = (self.float_arg(OP, a)?, self.float_arg(OP, b)?);
-        let difference = self.binary_args(OP, BinaryOp::Sub, a, b)?;
-        let axis = self.axis(OP, difference, axis.into())?;
-        let part = self.part(difference);
-        let squares = part.reduce(ReduceKind::SumSquares, difference.node, &[axis], false, DType::F32);
-        let node = part.unary(UnaryOp::Sqrt, squares);
-        let node = part.cast(node, part.dtype(difference.node));
-        Ok(self.value(difference.backend, node))
     }
 }

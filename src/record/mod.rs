@@ -1,15 +1,20 @@
-//! What the user asks for: ops recorded in systems, as data. Shapes and types are checked here, so a mistake is an error of the very call.
+//! Recording: systems record ops as plain data.
 //!
-//! One file per op family holds its methods on [`TensorCommands`] and its rules. Methods resolve operands, apply the rules, and append
-//! nodes; nothing runs until the frame's plan does.
+//! Every call checks shapes and element types and returns an error that names the op, the tensors and their shapes. Each op
+//! family has one file with its methods on [`TensorCommands`] and its rules. A method converts its operands, looks them up
+//! with a [`Recorder`], applies the rules and appends nodes. Nothing runs until the frame's plan does.
 
+mod aside;
 mod attention;
+mod batch;
 mod conv;
 mod custom;
 mod effects;
 mod elementwise;
 mod generate;
+mod generator;
 mod index;
+mod infer;
 mod matmul;
 mod norm;
 mod operand;
@@ -23,37 +28,63 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
-use crate::ir::{Backend, DType, NodeId, Shape, scalar_bits};
+use core::cell::{RefCell, RefMut};
+use core::marker::PhantomData;
 use core::panic::Location;
 
 use bevy::ecs::system::{SystemBuffer, SystemMeta, SystemParam};
 use bevy::ecs::world::DeferredWorld;
 use bevy::prelude::*;
+use smallvec::SmallVec;
 
-pub use attention::{AttentionSettings, RopeLayout};
+pub use aside::{TuneSettings, WarmUpId};
+pub use attention::{AttentionSettings, RopeLayout, RopeSettings};
 pub use conv::{ConvSettings, ConvTransposeSettings, Padding};
 pub use custom::KernelInputs;
 pub use index::ScatterMode;
-pub use operand::{Axes, Axis, TensorExpression, TensorOperand, TensorValue};
+pub use operand::{Axes, LAST, OptionalOperand, TensorAxis, TensorExpression, TensorOperand, TensorValue};
 pub use pad::PadMode;
 pub use pool::PoolSettings;
+pub use reduce::CumsumSettings;
 pub use resize::{ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo};
 pub use shape::DepthOrder;
 
+pub(crate) use aside::{Aside, Purpose};
+pub(crate) use batch::Batch;
+pub(crate) use generator::generate;
 pub(crate) use operand::Arg;
+use operand::AxisSet;
 pub(crate) use part::{Part, Recording};
 
-use crate::error::{OpError, OperandInfo};
-use crate::pipelines::TensorPipelines;
+use crate::error::{OpError, OpResult, OperandInfo};
+use crate::ir::{Backend, DType, NodeId, Shape, scalar_bits};
 use crate::readback::{NotificationChannel, ReadRequest};
 use crate::support::{ModelBackend, TensorSupport};
 use crate::tensor::{Tensor, TensorNames, TensorOf, resolve_axis};
 
-/// Records tensor work in a system, to run this frame.
+/// A system parameter that records tensor work, which runs this frame.
 ///
-/// Ops take entities, [values](TensorValue) of the same recording, numbers and expressions, and return a value or a typed error that names
-/// op, tensors and shapes. Nothing touches the device while recording. Work of different systems runs in the order in which the
-/// schedule applies them; order systems that depend on each other's stores.
+/// Ops take entities, [values](TensorValue) of the same recording, numbers and expressions. They return a value, or an
+/// [error](OpError) that names the op, the tensors and their shapes. Recording does not touch the device.
+///
+/// All methods take `&self`, so calls nest:
+///
+/// ```
+/// # use bevy::prelude::*;
+/// # use bevy_tensor_compute::prelude::*;
+/// # #[derive(Component)]
+/// # struct Matcher { images: Entity, captions: Entity, scores: Entity }
+/// fn compare(matcher: Single<&Matcher>, ops: TensorCommands) -> Result {
+///     let images = ops.l2_normalize(matcher.images, LAST)?;
+///     let captions = ops.l2_normalize(matcher.captions, LAST)?;
+///     let scores = ops.softmax(ops.matmul_nt(images, captions)? * 5.0, LAST)?;
+///     ops.store(scores, matcher.scores)?;
+///     Ok(())
+/// }
+/// ```
+///
+/// Work of different systems runs in the order in which the schedule applies the systems. Order systems that depend on each
+/// other's stores.
 #[derive(SystemParam)]
 pub struct TensorCommands<'w, 's> {
     tensors: Query<'w, 's, (&'static Tensor, Option<&'static TensorOf>, Option<&'static Name>)>,
@@ -61,13 +92,12 @@ pub struct TensorCommands<'w, 's> {
     names: Res<'w, TensorNames>,
     support: Res<'w, TensorSupport>,
     notifications: Res<'w, NotificationChannel>,
-    pub(crate) pipelines: Res<'w, TensorPipelines>,
     recording: Deferred<'s, RecordingBuffer>,
 }
 
-/// The system's recording until the schedule applies it.
+/// A system's recording, until the schedule applies it. The cell lets ops take `&self`, so that calls nest.
 #[derive(Default)]
-struct RecordingBuffer(Recording);
+struct RecordingBuffer(RefCell<Recording>);
 
 /// The frame's recordings, in order.
 #[derive(Resource, Default)]
@@ -75,34 +105,94 @@ pub(crate) struct FrameRecordings(pub Vec<Recording>);
 
 impl SystemBuffer for RecordingBuffer {
     fn queue(&mut self, _meta: &SystemMeta, mut world: DeferredWorld) {
-        if !self.0.is_empty() {
-            world.resource_mut::<FrameRecordings>().0.push(core::mem::take(&mut self.0));
+        let recording = self.0.get_mut();
+        if !recording.is_empty() {
+            world.resource_mut::<FrameRecordings>().0.push(core::mem::take(recording));
         }
     }
 }
 
+impl<'w, 's> TensorCommands<'w, 's> {
+    /// Begins one op. The recording is borrowed until the op is done, so operands are converted before.
+    #[track_caller]
+    fn recorder(&self) -> Recorder<'_> {
+        Recorder { ops: self, recording: self.recording.0.borrow_mut(), site: Location::caller() }
+    }
+
+    /// The tensor of an entity, and its owner.
+    fn lookup(&self, op: &'static str, entity: Entity) -> OpResult<(&Tensor, Option<&TensorOf>)> {
+        let (tensor, of, name) = self.tensors.get(entity).map_err(|_| OpError::MissingTensor { op, entity })?;
+        if let (Some(of), Some(name)) = (of, name)
+            && self.names.is_duplicate(of.0, name, entity)
+        {
+            return Err(OpError::DuplicateName { op, model: of.0, name: name.to_string() });
+        }
+        Ok((tensor, of))
+    }
+
+    /// The backend that a tensor's owner asks for.
+    fn wish(&self, of: Option<&TensorOf>) -> Backend {
+        of.and_then(|of| self.models.get(of.0).ok())
+            .map_or(self.support.backend, |backend| self.support.available(backend.0))
+    }
+
+    /// The tensor of an entity, and the backend it lives on (decided here if it is new).
+    fn tensor(&self, op: &'static str, entity: Entity) -> OpResult<(&Tensor, Backend)> {
+        let (tensor, of) = self.lookup(op, entity)?;
+        let wish = self.wish(of);
+        if let Some(of) = of {
+            tensor.storage().set_model(of.0);
+        }
+        Ok((tensor, tensor.storage().home(wish)))
+    }
+
+    /// A tensor as errors name it.
+    fn entity_name(&self, entity: Entity) -> String {
+        match self.tensors.get(entity) {
+            Ok((_, _, Some(name))) => format!("\"{name}\""),
+            _ => format!("tensor {entity}"),
+        }
+    }
+
+    /// Records work for the GPU that will not run as part of the frame. Readbacks in it are never answered.
+    pub(crate) fn aside(&self, record: impl FnOnce(&Self) -> OpResult<()>) -> OpResult<Part> {
+        let kept = self.recording.0.take();
+        let result = record(self);
+        let mut aside = self.recording.0.replace(kept);
+        self.recording.0.borrow_mut().asides.append(&mut aside.asides);
+        aside.gpu.requests.iter_mut().chain(&mut aside.cpu.requests).for_each(ReadRequest::withdraw);
+        result.map(|()| aside.gpu)
+    }
+
+    /// Adds work that is prepared for a purpose, not run.
+    pub(crate) fn prepare(&self, part: Part, purpose: Purpose) {
+        self.recording.0.borrow_mut().asides.push(Aside { part, purpose });
+    }
+
+    /// The value of a tensor that has no entity.
+    #[track_caller]
+    pub(crate) fn load_aside(&self, op: &'static str, tensor: &Tensor) -> TensorValue<'_> {
+        let rec = &mut self.recorder();
+        let backend = tensor.storage().home(self.support.backend);
+        let node = rec.begin(backend, op).load(tensor.storage(), tensor.layout().clone());
+        rec.value(backend, node)
+    }
+}
+
+/// One op being recorded.
+struct Recorder<'a> {
+    ops: &'a TensorCommands<'a, 'a>,
+    recording: RefMut<'a, Recording>,
+    /// Where user code called the op.
+    site: &'static Location<'static>,
+}
+
 /// What the op files build on: looking operands up, naming them in errors, appending nodes.
-impl TensorCommands<'_, '_> {
-    /// Looks an operand up for `op`. A bare number becomes `f32`; binary ops give it the other operand's type.
-    #[track_caller]
-    fn arg(&mut self, op: &'static str, operand: impl Into<TensorOperand>) -> Result<Arg, OpError> {
-        self.resolve(op, operand.into(), Location::caller())
-    }
-
-    /// Looks an operand up that may also be quantised, for the few ops that take those.
-    #[track_caller]
-    fn any_arg(&mut self, op: &'static str, operand: impl Into<TensorOperand>) -> Result<Arg, OpError> {
-        self.resolve_any(op, operand.into(), Location::caller())
-    }
-
-    /// Looks up an operand whose elements stand on their own.
-    fn resolve(
-        &mut self,
-        op: &'static str,
-        operand: TensorOperand,
-        site: &'static Location<'static>,
-    ) -> Result<Arg, OpError> {
-        let arg = self.resolve_any(op, operand, site)?;
+impl<'a> Recorder<'a> {
+    /// Looks up an operand whose elements can be used one by one. A bare number becomes `f32`; binary ops give it the
+    /// other operand's type.
+    fn arg(&mut self, op: &'static str, operand: TensorOperand<'_>) -> OpResult<Arg> {
+        let arg = self.any_arg(op, operand)?;
         let dtype = self.dtype_of_arg(arg);
         if dtype.is_quantized() {
             return Err(self.type_error(op, &[arg], format!("this op does not take {dtype}; dequantize first")));
@@ -110,92 +200,51 @@ impl TensorCommands<'_, '_> {
         Ok(arg)
     }
 
-    fn resolve_any(
-        &mut self,
-        op: &'static str,
-        operand: TensorOperand,
-        site: &'static Location<'static>,
-    ) -> Result<Arg, OpError> {
+    /// Looks up an operand that may also be quantised, for the few ops that take those.
+    fn any_arg(&mut self, op: &'static str, operand: TensorOperand<'_>) -> OpResult<Arg> {
         match operand {
             TensorOperand::Tensor(entity) => {
-                let (tensor, backend) = self.tensor(op, entity)?;
-                let (storage, layout) = (tensor.storage().clone(), tensor.layout().clone());
-                let part = self.begin(backend, op, site);
-                let node = part.load(&storage, layout);
+                let ops = self.ops;
+                let (tensor, backend) = ops.tensor(op, entity)?;
+                let node = self.begin(backend, op).load(tensor.storage(), tensor.layout().clone());
                 Ok(Arg { node, backend, entity: Some(entity), number: None })
             }
             TensorOperand::Value(value) => {
-                if value.recording != self.recording.0.id {
+                if value.recording != self.recording.id {
                     return Err(OpError::ForeignValue { op });
                 }
-                self.begin(value.backend, op, site);
-                Ok(Arg { node: value.node, backend: value.backend, entity: None, number: None })
+                self.begin(value.backend, op);
+                Ok(Arg { node: value.node, backend: value.backend, entity: value.entity, number: None })
             }
             TensorOperand::Number(number) => {
-                let backend = self.support.backend;
-                let node = self.begin(backend, op, site).scalar(operand::NUMBER, (number as f32).to_bits());
+                let backend = self.ops.support.backend;
+                let node = self.begin(backend, op).scalar(operand::NUMBER, (number as f32).to_bits());
                 Ok(Arg { node, backend, entity: None, number: Some(number) })
             }
             TensorOperand::Expression(expression) => {
                 let TensorExpression { op: binary, left, right } = *expression;
-                let left = self.resolve(op, left, site)?;
-                let right = self.resolve(op, right, site)?;
+                let left = self.arg(op, left)?;
+                let right = self.arg(op, right)?;
                 self.binary_args(op, binary, left, right)
             }
         }
     }
 
-    /// The tensor of an entity, and the backend it lives on (decided here if it is new).
-    fn tensor(&self, op: &'static str, entity: Entity) -> Result<(&Tensor, Backend), OpError> {
-        let (tensor, of, name) = self.tensors.get(entity).map_err(|_| OpError::MissingTensor { op, entity })?;
-        if let (Some(of), Some(name)) = (of, name)
-            && self.names.is_duplicate(of.0, name, entity)
-        {
-            return Err(OpError::DuplicateName { op, model: of.0, name: name.to_string() });
-        }
-        let wish = of
-            .and_then(|of| self.models.get(of.0).ok())
-            .map_or(self.support.backend, |backend| self.support.available(backend.0));
-        if let Some(of) = of {
-            tensor.storage().set_model(of.0);
-        }
-        Ok((tensor, tensor.storage().home(wish)))
-    }
-
-    /// What `record` records for the GPU, which will not happen as part of the frame. Nobody is told of values it asks for.
-    pub(crate) fn aside(&mut self, record: impl FnOnce(&mut Self) -> Result<(), OpError>) -> Result<Part, OpError> {
-        let kept = core::mem::take(&mut self.recording.0);
-        let result = record(self);
-        let mut aside = core::mem::replace(&mut self.recording.0, kept);
-        aside.gpu.requests.iter_mut().chain(&mut aside.cpu.requests).for_each(ReadRequest::withdraw);
-        result.map(|()| aside.gpu)
-    }
-
-    /// The value of a tensor that has no entity.
-    #[track_caller]
-    pub(crate) fn load_aside(&mut self, op: &'static str, tensor: &Tensor) -> TensorValue {
-        let backend = tensor.storage().home(self.support.backend);
-        let node = self.begin(backend, op, Location::caller()).load(tensor.storage(), tensor.layout().clone());
-        self.value(backend, node)
-    }
-
-    /// The part of the recording for a backend, with the op being recorded noted in it.
-    fn begin(&mut self, backend: Backend, op: &'static str, site: &'static Location<'static>) -> &mut Part {
-        let part = self.recording.0.part(backend);
+    /// The part of the recording for a backend, with the current op noted in it.
+    fn begin(&mut self, backend: Backend, op: &'static str) -> &mut Part {
+        let site = self.site;
+        let part = self.recording.part(backend);
         (part.name, part.site) = (op, site);
         part
     }
 
-    /// The part an operand is in.
+    /// The part that an operand is in.
     fn part(&mut self, arg: Arg) -> &mut Part {
-        self.recording.0.part(arg.backend)
+        self.recording.part(arg.backend)
     }
 
     fn part_ref(&self, arg: Arg) -> &Part {
-        match arg.backend {
-            Backend::Gpu => &self.recording.0.gpu,
-            Backend::Cpu => &self.recording.0.cpu,
-        }
+        self.recording.part_ref(arg.backend)
     }
 
     fn shape_of_arg(&self, arg: Arg) -> Shape {
@@ -207,14 +256,14 @@ impl TensorCommands<'_, '_> {
     }
 
     /// The value an op returns.
-    fn value(&self, backend: Backend, node: NodeId) -> TensorValue {
-        TensorValue { recording: self.recording.0.id, backend, node }
+    fn value(&self, backend: Backend, node: NodeId) -> TensorValue<'a> {
+        TensorValue { recording: self.recording.id, backend, node, entity: None, commands: PhantomData }
     }
 
-    /// Checks that all operands live on one backend, which it gives. Numbers move to wherever the others are.
-    fn same_backend(&mut self, op: &'static str, args: &mut [Arg]) -> Result<Backend, OpError> {
+    /// Checks that all operands live on one backend and returns it. Numbers move to the backend of the others.
+    fn same_backend(&mut self, op: &'static str, args: &mut [Arg]) -> OpResult<Backend> {
         let Some(first) = args.iter().find(|a| a.number.is_none()).or(args.first()).copied() else {
-            return Ok(self.support.backend);
+            return Ok(self.ops.support.backend);
         };
         for arg in args {
             if arg.backend == first.backend {
@@ -235,7 +284,7 @@ impl TensorCommands<'_, '_> {
         Ok(first.backend)
     }
 
-    /// Gives a bare number the element type `dtype`; other operands stay.
+    /// Gives a number the element type `dtype`. Other operands stay as they are.
     fn number_as(&mut self, arg: Arg, dtype: DType) -> Arg {
         match arg.number {
             Some(number) if self.dtype_of_arg(arg) != dtype => {
@@ -249,19 +298,11 @@ impl TensorCommands<'_, '_> {
     /// An operand as errors name it.
     fn info(&self, arg: Arg) -> OperandInfo {
         let name = match (arg.entity, arg.number) {
-            (Some(entity), _) => self.entity_name(entity),
+            (Some(entity), _) => self.ops.entity_name(entity),
             (None, Some(number)) => format!("the number {number}"),
             (None, None) => format!("the value of {}", self.part_ref(arg).graph.node(arg.node).name),
         };
         OperandInfo { name, shape: self.shape_of_arg(arg), dtype: self.dtype_of_arg(arg) }
-    }
-
-    /// A tensor as errors name it.
-    fn entity_name(&self, entity: Entity) -> String {
-        match self.tensors.get(entity) {
-            Ok((_, _, Some(name))) => format!("\"{name}\""),
-            _ => format!("tensor {entity}"),
-        }
     }
 
     fn shape_error(&self, op: &'static str, args: &[Arg], reason: impl Into<String>) -> OpError {
@@ -272,8 +313,8 @@ impl TensorCommands<'_, '_> {
         OpError::Type { op, operands: args.iter().map(|&a| self.info(a)).collect(), reason: reason.into() }
     }
 
-    /// An axis of an operand as an index.
-    fn axis(&self, op: &'static str, arg: Arg, axis: Axis) -> Result<usize, OpError> {
+    /// Resolves an axis of an operand to an index.
+    fn axis(&self, op: &'static str, arg: Arg, axis: TensorAxis) -> OpResult<usize> {
         resolve_axis(axis.0, self.part_ref(arg).shape(arg.node)).map_err(|_| OpError::Axis {
             op,
             operand: Box::new(self.info(arg)),
@@ -282,15 +323,15 @@ impl TensorCommands<'_, '_> {
         })
     }
 
-    /// A set of axes of an operand as sorted indices.
-    fn axes(&self, op: &'static str, arg: Arg, axes: Axes) -> Result<Vec<usize>, OpError> {
-        let list = match axes {
-            Axes::All => return Ok((0..self.part_ref(arg).shape(arg.node).rank()).collect()),
-            Axes::Of(list) => list,
+    /// Resolves axes of an operand to sorted indices.
+    fn axes(&self, op: &'static str, arg: Arg, axes: Axes) -> OpResult<SmallVec<[usize; 6]>> {
+        let list = match axes.set {
+            AxisSet::All => return Ok((0..self.part_ref(arg).shape(arg.node).rank()).collect()),
+            AxisSet::Of(list) => list,
         };
-        let mut indices = Vec::with_capacity(list.len());
+        let mut indices = SmallVec::new();
         for axis in list {
-            let index = self.axis(op, arg, Axis(axis))?;
+            let index = self.axis(op, arg, TensorAxis(axis))?;
             if indices.contains(&index) {
                 return Err(OpError::Axis { op, operand: Box::new(self.info(arg)), axis, reason: "is named twice" });
             }
@@ -300,9 +341,8 @@ impl TensorCommands<'_, '_> {
         Ok(indices)
     }
 
-    /// An operand that must be of floats.
-    #[track_caller]
-    fn float_arg(&mut self, op: &'static str, operand: impl Into<TensorOperand>) -> Result<Arg, OpError> {
+    /// Looks up an operand that must have a float type.
+    fn float_arg(&mut self, op: &'static str, operand: TensorOperand<'_>) -> OpResult<Arg> {
         let arg = self.arg(op, operand)?;
         if self.dtype_of_arg(arg).is_float() {
             Ok(arg)
@@ -311,18 +351,16 @@ impl TensorCommands<'_, '_> {
         }
     }
 
-    /// An optional operand that must be of floats.
-    #[track_caller]
-    fn optional_float_arg(&mut self, op: &'static str, operand: Option<TensorOperand>) -> Result<Option<Arg>, OpError> {
+    /// Looks up an optional operand that must have a float type.
+    fn optional_float_arg(&mut self, op: &'static str, operand: Option<TensorOperand<'_>>) -> OpResult<Option<Arg>> {
         match operand {
             Some(operand) => self.float_arg(op, operand).map(Some),
             None => Ok(None),
         }
     }
 
-    /// An operand that holds positions: any integer type; a bare number becomes `i32`.
-    #[track_caller]
-    fn index_arg(&mut self, op: &'static str, operand: impl Into<TensorOperand>) -> Result<Arg, OpError> {
+    /// Looks up an operand of indices: any integer type. A number becomes `i32`.
+    fn index_arg(&mut self, op: &'static str, operand: TensorOperand<'_>) -> OpResult<Arg> {
         let arg = self.arg(op, operand)?;
         let arg = self.number_as(arg, DType::I32);
         if self.dtype_of_arg(arg).is_integer() {
@@ -332,26 +370,14 @@ impl TensorCommands<'_, '_> {
         }
     }
 
-    /// The value of an op whose result may be larger than its operands: it must be addressable.
-    fn sized(&self, op: &'static str, backend: Backend, node: NodeId) -> Result<TensorValue, OpError> {
+    /// The value of an op whose result may be larger than its operands. It must be addressable.
+    fn sized(&self, op: &'static str, backend: Backend, node: NodeId) -> OpResult<TensorValue<'a>> {
         let value = self.value(backend, node);
         let shape = self.part_ref(Arg { node, backend, entity: None, number: None }).shape(node);
-        // Positions are 32-bit on the device, signed where strides may be negative.
+        // Positions are 32-bit on the device, and signed because strides may be negative.
         match shape.checked_elements() {
             Some(n) if n <= i32::MAX as usize => Ok(value),
             _ => Err(OpError::Argument { op, reason: format!("a result of shape {shape} is too large to address") }),
         }
-    }
-
-    /// The shape of a value of this recording.
-    pub fn shape(&mut self, operand: impl Into<TensorOperand>) -> Result<Shape, OpError> {
-        let arg = self.any_arg("shape", operand)?;
-        Ok(self.shape_of_arg(arg))
-    }
-
-    /// The element type of a value of this recording.
-    pub fn dtype(&mut self, operand: impl Into<TensorOperand>) -> Result<DType, OpError> {
-        let arg = self.any_arg("dtype", operand)?;
-        Ok(self.dtype_of_arg(arg))
     }
 }

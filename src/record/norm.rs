@@ -1,14 +1,14 @@
-//! Softmax and the normalisations. Those that work on rows see other axes through views.
+//! Softmax and normalisations. The kernels work on rows; other axes are brought to the end by views.
 
-use super::{Arg, Axis, Part, TensorCommands, TensorOperand, TensorValue};
-use crate::error::OpError;
+use super::{Arg, OptionalOperand, Part, Recorder, TensorAxis, TensorCommands, TensorOperand, TensorValue};
+use crate::error::{OpError, OpResult};
 use crate::ir::{BinaryOp, DType, NodeId, NormKind, Op, ReduceKind, Shape, UnaryOp};
 
-/// Keeps a norm of 0 from dividing by 0.
+/// The smallest norm that is divided by.
 pub(super) const TINY: f32 = 1e-12;
 
 impl Part {
-    /// Normalises the last axis. Weight and bias have the axis's length.
+    /// Normalises the last axis. Weight and bias have the size of that axis.
     pub(super) fn row_norm(
         &mut self,
         kind: NormKind,
@@ -41,7 +41,7 @@ impl Part {
         x
     }
 
-    /// A parameter `[c]` shaped to broadcast over `x [n, c, …]`; a number stays as it is.
+    /// A parameter `[c]` with a shape that broadcasts over `x [n, c, …]`. A number stays as it is.
     fn channels(&mut self, parameter: NodeId, x: NodeId) -> NodeId {
         let [c] = self.shape(parameter)[..] else { return parameter };
         let rank = self.shape(x).rank();
@@ -49,28 +49,176 @@ impl Part {
     }
 }
 
-/// Softmax and normalisations. Weights and biases are optional and of floats; their type may differ from the operand's.
+/// Softmax and normalisations. Weights and biases are optional floats. Their element type may differ from the operand's.
 impl TensorCommands<'_, '_> {
-    /// `eˣ / Σ eˣ` over an axis, with the maximum taken out first.
+    /// `eˣ / Σ eˣ` over an axis. The maximum is subtracted first, so that nothing overflows.
     #[track_caller]
-    pub fn softmax(&mut self, x: impl Into<TensorOperand>, axis: impl Into<Axis>) -> Result<TensorValue, OpError> {
-        self.softmax_op("softmax", x.into(), axis.into(), false)
+    pub fn softmax<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        axis: impl Into<TensorAxis>,
+    ) -> OpResult<TensorValue<'a>> {
+        let x = x.into();
+        self.recorder().softmax_op("softmax", x, axis.into(), false)
     }
 
-    /// The logarithm of [`softmax`](Self::softmax), without its rounding.
+    /// The logarithm of [`softmax`](Self::softmax), computed without rounding the softmax.
     #[track_caller]
-    pub fn log_softmax(&mut self, x: impl Into<TensorOperand>, axis: impl Into<Axis>) -> Result<TensorValue, OpError> {
-        self.softmax_op("log_softmax", x.into(), axis.into(), true)
+    pub fn log_softmax<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        axis: impl Into<TensorAxis>,
+    ) -> OpResult<TensorValue<'a>> {
+        let x = x.into();
+        self.recorder().softmax_op("log_softmax", x, axis.into(), true)
     }
 
+    /// `(x − mean) / √(variance + eps) · weight + bias` over `axis` and all axes after it.
     #[track_caller]
+    pub fn layer_norm<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        weight: impl OptionalOperand<'a>,
+        bias: impl OptionalOperand<'a>,
+        axis: impl Into<TensorAxis>,
+        eps: f32,
+    ) -> OpResult<TensorValue<'a>> {
+        let (x, weight, bias) = (x.into(), weight.optional(), bias.optional());
+        self.recorder().tail_norm("layer_norm", NormKind::Layer, x, weight, bias, axis.into(), eps)
+    }
+
+    /// `x / √(mean of squares + eps) · weight` over `axis` and all axes after it.
+    #[track_caller]
+    pub fn rms_norm<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        weight: impl OptionalOperand<'a>,
+        axis: impl Into<TensorAxis>,
+        eps: f32,
+    ) -> OpResult<TensorValue<'a>> {
+        let (x, weight) = (x.into(), weight.optional());
+        self.recorder().tail_norm("rms_norm", NormKind::Rms, x, weight, None, axis.into(), eps)
+    }
+
+    /// Divides by the Euclidean norm over an axis. Zeros stay zeros.
+    #[doc(alias = "normalize")]
+    #[track_caller]
+    pub fn l2_normalize<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        axis: impl Into<TensorAxis>,
+    ) -> OpResult<TensorValue<'a>> {
+        const OP: &str = "l2_normalize";
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let x = rec.float_arg(OP, x)?;
+        let axis = rec.axis(OP, x, axis.into())?;
+        let node = rec.part(x).l2_normalize(x.node, axis);
+        Ok(rec.value(x.backend, node))
+    }
+
+    /// Divides by the `p`-norm over an axis. `p` is 1 or 2. Zeros stay zeros.
+    #[doc(alias = "normalize")]
+    #[track_caller]
+    pub fn lp_normalize<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        axis: impl Into<TensorAxis>,
+        p: u32,
+    ) -> OpResult<TensorValue<'a>> {
+        const OP: &str = "lp_normalize";
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let x = rec.float_arg(OP, x)?;
+        let axis = rec.axis(OP, x, axis.into())?;
+        let dtype = rec.dtype_of_arg(x);
+        let part = rec.part(x);
+        let node = match p {
+            1 => {
+                let magnitudes = part.unary(UnaryOp::Abs, x.node);
+                let norm = part.reduce(ReduceKind::Sum, magnitudes, &[axis], true, DType::F32);
+                let norm = part.binary_number(BinaryOp::Max, norm, f64::from(TINY));
+                let wide = part.cast(x.node, DType::F32);
+                let node = part.binary_broadcast(BinaryOp::Div, wide, norm);
+                part.cast(node, dtype)
+            }
+            2 => part.l2_normalize(x.node, axis),
+            _ => return Err(OpError::Argument { op: OP, reason: format!("p must be 1 or 2, not {p}") }),
+        };
+        Ok(rec.value(x.backend, node))
+    }
+
+    /// `(x − mean) / √(variance + eps) · weight + bias` with parameters `[c]` for the channels of `x [n, c, …]`.
+    #[track_caller]
+    pub fn batch_norm<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        mean: impl Into<TensorOperand<'a>>,
+        variance: impl Into<TensorOperand<'a>>,
+        weight: impl OptionalOperand<'a>,
+        bias: impl OptionalOperand<'a>,
+        eps: f32,
+    ) -> OpResult<TensorValue<'a>> {
+        const OP: &str = "batch_norm";
+        let (x, mean, variance, weight, bias) =
+            (x.into(), mean.into(), variance.into(), weight.optional(), bias.optional());
+        let rec = &mut self.recorder();
+        let x = rec.float_arg(OP, x)?;
+        let given = [Some(mean), Some(variance), weight, bias];
+        let (x, parameters) = rec.with_parameters(OP, x, given)?;
+        let [mean, variance, weight, bias] = rec.channel_parameters(OP, x, parameters)?;
+        let dtype = rec.dtype_of_arg(x);
+        let part = rec.part(x);
+        let (Some(mean), Some(variance)) = (mean, variance) else { return Ok(rec.value(x.backend, x.node)) };
+        let mean = part.channels(mean, x.node);
+        let variance = part.channels(variance, x.node);
+        let (mean, variance) = (part.cast(mean, DType::F32), part.cast(variance, DType::F32));
+        let wide = part.cast(x.node, DType::F32);
+        let centred = part.binary_broadcast(BinaryOp::Sub, wide, mean);
+        let variance = part.binary_number(BinaryOp::Add, variance, f64::from(eps));
+        let scale = part.unary(UnaryOp::Rsqrt, variance);
+        let normed = part.binary_broadcast(BinaryOp::Mul, centred, scale);
+        let node = part.per_channel(normed, weight, bias);
+        let node = part.cast(node, dtype);
+        Ok(rec.value(x.backend, node))
+    }
+
+    /// Layer norm over each of `groups` groups of channels of `x [n, c, …]`, then `· weight + bias` for each channel.
+    #[track_caller]
+    pub fn group_norm<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        groups: usize,
+        weight: impl OptionalOperand<'a>,
+        bias: impl OptionalOperand<'a>,
+        eps: f32,
+    ) -> OpResult<TensorValue<'a>> {
+        let (x, weight, bias) = (x.into(), weight.optional(), bias.optional());
+        self.recorder().channel_norm("group_norm", x, Some(groups), weight, bias, eps)
+    }
+
+    /// Layer norm over each channel of each sample of `x [n, c, …]`, then `· weight + bias` for each channel.
+    #[track_caller]
+    pub fn instance_norm<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        weight: impl OptionalOperand<'a>,
+        bias: impl OptionalOperand<'a>,
+        eps: f32,
+    ) -> OpResult<TensorValue<'a>> {
+        let (x, weight, bias) = (x.into(), weight.optional(), bias.optional());
+        self.recorder().channel_norm("instance_norm", x, None, weight, bias, eps)
+    }
+}
+
+impl<'a> Recorder<'a> {
     fn softmax_op(
         &mut self,
         op: &'static str,
-        x: TensorOperand,
-        axis: Axis,
+        x: TensorOperand<'_>,
+        axis: TensorAxis,
         log: bool,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         let x = self.float_arg(op, x)?;
         let axis = self.axis(op, x, axis)?;
         let (shape, dtype) = (self.shape_of_arg(x), self.dtype_of_arg(x));
@@ -78,44 +226,18 @@ impl TensorCommands<'_, '_> {
         Ok(self.value(x.backend, node))
     }
 
-    /// Mean subtracted and divided by √(variance + `eps`), over `axis` and all after it, then `· weight + bias`.
-    #[track_caller]
-    pub fn layer_norm(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        weight: Option<TensorOperand>,
-        bias: Option<TensorOperand>,
-        axis: impl Into<Axis>,
-        eps: f32,
-    ) -> Result<TensorValue, OpError> {
-        self.tail_norm("layer_norm", NormKind::Layer, x.into(), weight, bias, axis.into(), eps)
-    }
-
-    /// Divided by √(mean square + `eps`), over `axis` and all after it, then `· weight`.
-    #[track_caller]
-    pub fn rms_norm(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        weight: Option<TensorOperand>,
-        axis: impl Into<Axis>,
-        eps: f32,
-    ) -> Result<TensorValue, OpError> {
-        self.tail_norm("rms_norm", NormKind::Rms, x.into(), weight, None, axis.into(), eps)
-    }
-
-    /// Normalises the trailing axes as one.
-    #[expect(clippy::too_many_arguments, reason = "the two public ops differ in nothing else")]
-    #[track_caller]
+    /// Normalises `axis` and all axes after it as one.
+    #[expect(clippy::too_many_arguments, reason = "two public ops share it")]
     fn tail_norm(
         &mut self,
         op: &'static str,
         kind: NormKind,
-        x: TensorOperand,
-        weight: Option<TensorOperand>,
-        bias: Option<TensorOperand>,
-        axis: Axis,
+        x: TensorOperand<'_>,
+        weight: Option<TensorOperand<'_>>,
+        bias: Option<TensorOperand<'_>>,
+        axis: TensorAxis,
         eps: f32,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         let x = self.float_arg(op, x)?;
         let (x, [weight, bias]) = self.with_parameters(op, x, [weight, bias])?;
         let axis = self.axis(op, x, axis)?;
@@ -137,13 +259,12 @@ impl TensorCommands<'_, '_> {
         Ok(self.value(x.backend, node))
     }
 
-    /// Optional parameters of floats on the operand's backend.
-    #[track_caller]
+    /// Looks up optional float parameters and moves them to the operand's backend.
     fn with_parameters<const N: usize>(
         &mut self,
         op: &'static str,
         x: Arg,
-        parameters: [Option<TensorOperand>; N],
+        parameters: [Option<TensorOperand<'_>>; N],
     ) -> Result<(Arg, [Option<Arg>; N]), OpError> {
         let mut args = [None; N];
         for (arg, parameter) in args.iter_mut().zip(parameters) {
@@ -156,7 +277,7 @@ impl TensorCommands<'_, '_> {
         Ok((x, args))
     }
 
-    /// Checks that parameters are `[c]` (or numbers) for `x [n, c, …]`, and gives their nodes.
+    /// Checks that parameters of `x [n, c, …]` are `[c]` or numbers, and returns their nodes.
     fn channel_parameters<const N: usize>(
         &self,
         op: &'static str,
@@ -174,112 +295,16 @@ impl TensorCommands<'_, '_> {
         Ok(parameters.map(|parameter| parameter.map(|p| p.node)))
     }
 
-    /// Divided by the Euclidean norm over an axis; zeros stay zeros.
-    #[track_caller]
-    pub fn l2_normalize(&mut self, x: impl Into<TensorOperand>, axis: impl Into<Axis>) -> Result<TensorValue, OpError> {
-        const OP: &str = "l2_normalize";
-        let x = self.float_arg(OP, x)?;
-        let axis = self.axis(OP, x, axis.into())?;
-        let node = self.part(x).l2_normalize(x.node, axis);
-        Ok(self.value(x.backend, node))
-    }
-
-    /// Divided by the `p`-norm over an axis, for `p` = 1 or 2; zeros stay zeros.
-    #[track_caller]
-    pub fn lp_normalize(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        axis: impl Into<Axis>,
-        p: u32,
-    ) -> Result<TensorValue, OpError> {
-        const OP: &str = "lp_normalize";
-        let x = self.float_arg(OP, x)?;
-        let axis = self.axis(OP, x, axis.into())?;
-        let dtype = self.dtype_of_arg(x);
-        let part = self.part(x);
-        let node = match p {
-            1 => {
-                let magnitudes = part.unary(UnaryOp::Abs, x.node);
-                let norm = part.reduce(ReduceKind::Sum, magnitudes, &[axis], true, DType::F32);
-                let norm = part.binary_number(BinaryOp::Max, norm, f64::from(TINY));
-                let wide = part.cast(x.node, DType::F32);
-                let node = part.binary_broadcast(BinaryOp::Div, wide, norm);
-                part.cast(node, dtype)
-            }
-            2 => part.l2_normalize(x.node, axis),
-            _ => return Err(OpError::Argument { op: OP, reason: format!("p must be 1 or 2, not {p}") }),
-        };
-        Ok(self.value(x.backend, node))
-    }
-
-    /// `(x − mean) / √(variance + eps) · weight + bias` with parameters `[c]` for the channels of `x [n, c, …]`.
-    #[track_caller]
-    pub fn batch_norm(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        mean: impl Into<TensorOperand>,
-        variance: impl Into<TensorOperand>,
-        weight: Option<TensorOperand>,
-        bias: Option<TensorOperand>,
-        eps: f32,
-    ) -> Result<TensorValue, OpError> {
-        const OP: &str = "batch_norm";
-        let x = self.float_arg(OP, x)?;
-        let given = [Some(mean.into()), Some(variance.into()), weight, bias];
-        let (x, parameters) = self.with_parameters(OP, x, given)?;
-        let [mean, variance, weight, bias] = self.channel_parameters(OP, x, parameters)?;
-        let dtype = self.dtype_of_arg(x);
-        let part = self.part(x);
-        let (Some(mean), Some(variance)) = (mean, variance) else { return Ok(self.value(x.backend, x.node)) };
-        let mean = part.channels(mean, x.node);
-        let variance = part.channels(variance, x.node);
-        let (mean, variance) = (part.cast(mean, DType::F32), part.cast(variance, DType::F32));
-        let wide = part.cast(x.node, DType::F32);
-        let centred = part.binary_broadcast(BinaryOp::Sub, wide, mean);
-        let variance = part.binary_number(BinaryOp::Add, variance, f64::from(eps));
-        let scale = part.unary(UnaryOp::Rsqrt, variance);
-        let normed = part.binary_broadcast(BinaryOp::Mul, centred, scale);
-        let node = part.per_channel(normed, weight, bias);
-        let node = part.cast(node, dtype);
-        Ok(self.value(x.backend, node))
-    }
-
-    /// Layer norm over each of `groups` groups of channels of `x [n, c, …]`, then `· weight + bias` per channel.
-    #[track_caller]
-    pub fn group_norm(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        groups: usize,
-        weight: Option<TensorOperand>,
-        bias: Option<TensorOperand>,
-        eps: f32,
-    ) -> Result<TensorValue, OpError> {
-        self.channel_norm("group_norm", x.into(), Some(groups), weight, bias, eps)
-    }
-
-    /// Layer norm over each channel of each sample of `x [n, c, …]`, then `· weight + bias` per channel.
-    #[track_caller]
-    pub fn instance_norm(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        weight: Option<TensorOperand>,
-        bias: Option<TensorOperand>,
-        eps: f32,
-    ) -> Result<TensorValue, OpError> {
-        self.channel_norm("instance_norm", x.into(), None, weight, bias, eps)
-    }
-
-    /// Normalises groups of channels; without a count each channel is one.
-    #[track_caller]
+    /// Normalises groups of channels. Without a number of groups, each channel is a group.
     fn channel_norm(
         &mut self,
         op: &'static str,
-        x: TensorOperand,
+        x: TensorOperand<'_>,
         groups: Option<usize>,
-        weight: Option<TensorOperand>,
-        bias: Option<TensorOperand>,
+        weight: Option<TensorOperand<'_>>,
+        bias: Option<TensorOperand<'_>>,
         eps: f32,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         let x = self.float_arg(op, x)?;
         let (x, parameters) = self.with_parameters(op, x, [weight, bias])?;
         let [weight, bias] = self.channel_parameters(op, x, parameters)?;
@@ -300,7 +325,7 @@ impl TensorCommands<'_, '_> {
 }
 
 impl Part {
-    /// Rows along any axis, divided by their length.
+    /// Divides rows along an axis by their Euclidean norm.
     fn l2_normalize(&mut self, x: NodeId, axis: usize) -> NodeId {
         let rows = self.axis_to_end(x, axis);
         let normed = self.row_norm(NormKind::L2, rows, None, None, TINY);

@@ -1,24 +1,27 @@
 //! Padding and cropping.
 
 use super::{TensorCommands, TensorOperand, TensorValue};
-use crate::error::OpError;
+use crate::error::OpResult;
 use crate::ir::{Layout, Op, scalar_bits};
 
-/// What padding is made of.
+/// How [`pad`](TensorCommands::pad) fills new elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PadMode {
-    /// A number, converted as a cast would.
+    /// With a number, which is converted as by a cast.
     Constant(f64),
-    /// The axis mirrored at its ends, which are not repeated.
+    /// With the axis mirrored at its ends. The end elements are not repeated.
     Reflect,
-    /// The element at the end.
+    /// With the end element.
+    #[doc(alias = "replicate")]
     Edge,
-    /// The axis from its other end.
+    /// With the axis continued from its other end.
+    #[doc(alias = "circular")]
     Wrap,
 }
 
 impl PadMode {
-    /// The position in an axis of `n` elements that stands at `at`, which may lie outside; never asked of constants.
+    /// The position in an axis of `n` elements whose element is used at `at`, which may be outside. Not called for
+    /// constants.
     fn position(self, at: isize, n: isize) -> isize {
         match self {
             Self::Constant(_) | Self::Edge => at.clamp(0, n - 1),
@@ -35,40 +38,46 @@ impl PadMode {
 
 /// Padding.
 impl TensorCommands<'_, '_> {
-    /// Puts `(before, after)` elements around each axis; a negative number crops.
+    /// Adds `(before, after)` elements to each axis. A negative number crops.
     #[track_caller]
-    pub fn pad(
-        &mut self,
-        x: impl Into<TensorOperand>,
+    pub fn pad<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
         pads: &[(isize, isize)],
         mode: PadMode,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         const OP: &str = "pad";
-        let x = self.arg(OP, x)?;
-        let (shape, dtype) = (self.shape_of_arg(x), self.dtype_of_arg(x));
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let x = rec.arg(OP, x)?;
+        let (shape, dtype) = (rec.shape_of_arg(x), rec.dtype_of_arg(x));
         if pads.len() != shape.rank() {
             let reason = format!("{} pairs were given for {} axes", pads.len(), shape.rank());
-            return Err(self.shape_error(OP, &[x], reason));
+            return Err(rec.shape_error(OP, &[x], reason));
         }
         let mut out = shape.clone();
         for (axis, &(before, after)) in pads.iter().enumerate() {
             let n = shape[axis] as isize;
             let size = n.checked_add(before).and_then(|size| size.checked_add(after)).filter(|&size| size >= 0);
             let Some(size) = size else {
-                return Err(self.shape_error(OP, &[x], format!("axis {axis} cannot be cropped by more than it has")));
+                return Err(rec.shape_error(OP, &[x], format!("axis {axis} cannot be cropped by more than its size")));
             };
             if n == 0 && size > 0 && !matches!(mode, PadMode::Constant(_)) {
-                return Err(self.shape_error(OP, &[x], format!("axis {axis} is empty, so there is nothing to repeat")));
+                return Err(rec.shape_error(
+                    OP,
+                    &[x],
+                    format!("axis {axis} is empty, so it has no elements to repeat"),
+                ));
             }
             out.dims_mut()[axis] = size as usize;
         }
-        let part = self.part(x);
+        let part = rec.part(x);
         let mut node = x.node;
         if let PadMode::Constant(value) = mode {
             let mut place = Layout::contiguous(out.clone());
             for (axis, &(before, after)) in pads.iter().enumerate() {
                 let n = shape[axis];
-                // What is left of the axis; cropping from one end may go beyond the other, into the padding.
+                // What is left of the axis. Cropping one end may go beyond the other end, into the padding.
                 let start = before.min(0).unsigned_abs().min(n);
                 let count = (n - start).saturating_sub(after.min(0).unsigned_abs());
                 node = part.slice(node, axis, start, count, 1);
@@ -92,7 +101,7 @@ impl TensorCommands<'_, '_> {
                 node = part.gather_table(node, axis, &table);
             }
         }
-        self.sized(OP, x.backend, node)
+        rec.sized(OP, x.backend, node)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A recording under construction, without checks: what [`TensorCommands`](crate::TensorCommands) builds after its rules have passed.
+//! A recording being built. Nothing is checked here: the rules of the ops have passed before.
 
 use core::panic::Location;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -7,23 +7,31 @@ use std::sync::Arc;
 use bevy::platform::collections::HashMap;
 use smallvec::SmallVec;
 
+use super::aside::Aside;
 use crate::ir::{Backend, BinaryOp, DType, Graph, Layout, Node, NodeId, Op, Shape, UnaryOp, View, scalar_bits};
 use crate::readback::ReadRequest;
 use crate::tensor::{Storage, pack};
 
-/// What one system recorded in one run, split by the backend it is for.
+/// What one system recorded in one run, split by backend.
 #[derive(Debug)]
 pub(crate) struct Recording {
-    /// Values carry this, so that one of another recording is noticed.
+    /// Values have this id too, so that a value of another recording is detected.
     pub id: u64,
     pub gpu: Part,
     pub cpu: Part,
+    /// Work that is prepared, not run.
+    pub asides: Vec<Aside>,
 }
 
 impl Default for Recording {
     fn default() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), gpu: Part::default(), cpu: Part::default() }
+        Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            gpu: Part::default(),
+            cpu: Part::default(),
+            asides: Vec::new(),
+        }
     }
 }
 
@@ -35,23 +43,30 @@ impl Recording {
         }
     }
 
+    pub(crate) fn part_ref(&self, backend: Backend) -> &Part {
+        match backend {
+            Backend::Gpu => &self.gpu,
+            Backend::Cpu => &self.cpu,
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.gpu.graph.nodes.is_empty() && self.cpu.graph.nodes.is_empty()
+        self.gpu.graph.nodes.is_empty() && self.cpu.graph.nodes.is_empty() && self.asides.is_empty()
     }
 }
 
-/// A graph with everything it refers to.
+/// A graph and everything it refers to.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub graph: Graph,
-    /// The storages that loads and stores name by number.
+    /// The storages that loads and stores refer to by index.
     pub slots: Vec<Arc<Storage>>,
-    /// The data that [`Op::Host`] names by number.
+    /// The data that [`Op::Host`] refers to by index.
     pub host: Vec<Arc<[u32]>>,
-    /// The requests that [`Op::Read`] names by number.
+    /// The requests that [`Op::Read`] refers to by index.
     pub requests: Vec<ReadRequest>,
     slot_of: HashMap<u64, u32>,
-    /// The public op being recorded, and where.
+    /// The public op being recorded, and where it was called.
     pub name: &'static str,
     pub site: &'static Location<'static>,
 }
@@ -97,7 +112,7 @@ impl Part {
         self.graph.node(id).dtype
     }
 
-    /// The number of a storage in this recording.
+    /// The index of a storage in this recording.
     pub(crate) fn slot(&mut self, storage: &Arc<Storage>) -> u32 {
         *self.slot_of.entry(storage.id()).or_insert_with(|| {
             self.slots.push(storage.clone());
@@ -111,19 +126,19 @@ impl Part {
         self.push(Op::Load { slot, layout }, &[], shape, storage.dtype(), &[])
     }
 
-    /// Data of this recording alone.
+    /// Host data of this recording.
     pub(crate) fn host(&mut self, words: Arc<[u32]>, shape: Shape, dtype: DType) -> NodeId {
         self.host.push(words);
         let index = self.host.len() as u32 - 1;
         self.push(Op::Host { index }, &[], shape, dtype, &[])
     }
 
-    /// Data that is part of the structure; kept by the plan.
+    /// Data that is part of the structure and kept by the plan.
     pub(crate) fn constant(&mut self, words: Arc<[u32]>, shape: Shape, dtype: DType) -> NodeId {
         self.push(Op::Const { words }, &[], shape, dtype, &[])
     }
 
-    /// A number that may differ next time; `bits` are of `dtype`'s 32-bit type.
+    /// A number that may change without a new plan. `bits` have the 32-bit type of `dtype`.
     pub(crate) fn scalar(&mut self, dtype: DType, bits: u32) -> NodeId {
         self.push(Op::Scalar, &[], Shape::default(), dtype, &[bits])
     }
@@ -148,7 +163,7 @@ impl Part {
         self.binary(BinaryOp::Add, scaled, shift)
     }
 
-    /// A function without scalars that keeps its input's type (or gives a truth value).
+    /// A function without scalars. The result has the input's type, or is `bool`.
     pub(crate) fn unary(&mut self, op: UnaryOp, x: NodeId) -> NodeId {
         self.unary_with(op, x, &[])
     }
@@ -162,7 +177,7 @@ impl Part {
         self.push(Op::Unary(op), &[x], shape, dtype, scalars)
     }
 
-    /// Of two values of one shape and type.
+    /// A function of two values with the same shape and type.
     pub(crate) fn binary(&mut self, op: BinaryOp, a: NodeId, b: NodeId) -> NodeId {
         debug_assert_eq!(self.shape(a), self.shape(b));
         let dtype = if op.is_comparison() { DType::Bool } else { self.dtype(a) };
@@ -170,7 +185,7 @@ impl Part {
         self.push(Op::Binary(op), &[a, b], shape, dtype, &[])
     }
 
-    /// Of two values of one type whose shapes broadcast; the caller has checked that they do.
+    /// A function of two values with the same type. The caller has checked that their shapes broadcast.
     pub(crate) fn binary_broadcast(&mut self, op: BinaryOp, a: NodeId, b: NodeId) -> NodeId {
         let shape = self.shape(a).broadcast(self.shape(b)).unwrap_or_else(|| self.shape(a).clone());
         let (a, b) = (self.broadcast(a, &shape), self.broadcast(b, &shape));
@@ -225,7 +240,7 @@ impl Part {
         self.push(Op::View(View::Slice { axis, start, step }), &[x], shape, dtype, &[])
     }
 
-    /// An axis walked backwards.
+    /// Reverses an axis.
     pub(crate) fn flip(&mut self, x: NodeId, axis: usize) -> NodeId {
         match self.shape(x)[axis] {
             0 | 1 => x,
@@ -233,7 +248,7 @@ impl Part {
         }
     }
 
-    /// The last two axes swapped; there must be two.
+    /// Swaps the last two axes. There must be two.
     pub(crate) fn transpose(&mut self, x: NodeId) -> NodeId {
         let rank = self.shape(x).rank();
         let mut order: SmallVec<[usize; 6]> = (0..rank).collect();
@@ -241,38 +256,38 @@ impl Part {
         self.permute(x, &order)
     }
 
-    /// An axis moved to the end; [`Part::axis_from_end`] puts it back.
+    /// Moves an axis to the end. [`Part::axis_from_end`] moves it back.
     pub(crate) fn axis_to_end(&mut self, x: NodeId, axis: usize) -> NodeId {
         let rank = self.shape(x).rank();
         let order: SmallVec<[usize; 6]> = (0..rank).filter(|&i| i != axis).chain([axis]).collect();
         self.permute(x, &order)
     }
 
-    /// The last axis moved to `axis`.
+    /// Moves the last axis to `axis`.
     pub(crate) fn axis_from_end(&mut self, x: NodeId, axis: usize) -> NodeId {
         let rank = self.shape(x).rank();
         let order: SmallVec<[usize; 6]> = (0..axis).chain([rank - 1]).chain(axis..rank - 1).collect();
         self.permute(x, &order)
     }
 
-    /// A number as a rank-0 value of `dtype`, converted as a cast would.
+    /// A number as a rank-0 value of `dtype`, converted as by a cast.
     pub(crate) fn number(&mut self, value: f64, dtype: DType) -> NodeId {
         self.scalar(dtype, scalar_bits(value, dtype))
     }
 
-    /// One number everywhere.
+    /// A value filled with one number.
     pub(crate) fn full(&mut self, value: f64, shape: &Shape, dtype: DType) -> NodeId {
         let number = self.number(value, dtype);
         self.broadcast(number, shape)
     }
 
-    /// Of a value and a number of its type.
+    /// A function of a value and a number of its type.
     pub(crate) fn binary_number(&mut self, op: BinaryOp, x: NodeId, number: f64) -> NodeId {
         let number = self.number(number, self.dtype(x));
         self.binary_broadcast(op, x, number)
     }
 
-    /// Elements of an axis by a table of positions in range that is part of the structure.
+    /// Elements of an axis by a table of positions, which are in range and part of the structure.
     pub(crate) fn gather_table(&mut self, x: NodeId, axis: usize, table: &[i32]) -> NodeId {
         let index = self.constant(pack(table), Shape::from([table.len()]), DType::I32);
         let (mut shape, dtype) = (self.shape(x).clone(), self.dtype(x));
@@ -280,7 +295,7 @@ impl Part {
         self.push(Op::Gather { axis }, &[x, index], shape, dtype, &[])
     }
 
-    /// Weighted sums along an axis by tables of `[out, taps]`.
+    /// Weighted sums along an axis, with tables of `[out, taps]`.
     pub(crate) fn taps(&mut self, x: NodeId, axis: usize, out: usize, positions: &[i32], weights: &[f32]) -> NodeId {
         let table = Shape::from([out, positions.len() / out.max(1)]);
         let positions = self.constant(pack(positions), table.clone(), DType::I32);
@@ -290,7 +305,7 @@ impl Part {
         self.push(Op::Taps { axis }, &[x, positions, weights], shape, dtype, &[])
     }
 
-    /// Values of one type laid side by side along an axis; all other sizes are equal.
+    /// Joins values of one type along an axis. All other sizes are equal.
     pub(crate) fn concat(&mut self, parts: &[NodeId], axis: usize) -> NodeId {
         let [first, ..] = *parts else { return self.full(0.0, &Shape::from([0]), DType::F32) };
         if parts.len() == 1 {

@@ -1,24 +1,25 @@
 //! Pooling over one, two or three spatial axes.
 
 use super::conv::{Padding, SpatialAxis, UNIT, lifted};
-use super::{TensorCommands, TensorOperand, TensorValue};
-use crate::error::OpError;
+use super::{Arg, Recorder, TensorCommands, TensorOperand, TensorValue};
+use crate::error::{OpError, OpResult};
 use crate::ir::{DType, Op, PoolKind, ReduceKind, Shape};
 
-/// How pooling walks its input of `N` spatial axes.
+/// Settings of pooling over `N` spatial axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PoolSettings<const N: usize> {
-    /// Sizes of the window; 2 by default.
+    /// Size of the window. 2 by default.
     pub size: [usize; N],
-    /// Steps between windows; `None`, the default, means the window's size.
+    /// Distance between windows. `None`, the default, means the size of the window.
     pub stride: Option<[usize; N]>,
-    /// Positions around the input; none by default.
+    /// Padding around the input. None by default.
     pub padding: Padding<N>,
-    /// Steps between a window's elements; 1 by default.
+    /// Distance between the elements of a window. 1 by default.
     pub dilation: [usize; N],
-    /// Whether a last window may stick out of the input. One that would start in the padding after it is dropped.
+    /// Whether the last window may extend beyond the input. A window that starts in the padding at the end is dropped.
     pub ceil_mode: bool,
-    /// Whether an average counts padding as zeros.
+    /// Whether averages count padding as zeros.
+    #[doc(alias = "count_include_pad")]
     pub include_pad: bool,
 }
 
@@ -35,7 +36,7 @@ impl<const N: usize> Default for PoolSettings<N> {
     }
 }
 
-/// What of a window is kept.
+/// What pooling keeps of a window.
 #[derive(Clone, Copy, PartialEq)]
 enum Keep {
     Largest,
@@ -45,33 +46,34 @@ enum Keep {
 
 macro_rules! pools {
     ($($(#[$doc:meta])* $name:ident $keep:ident $n:literal;)*) => {
-        /// Pooling of the spatial axes of `x [n, c, …]`.
+        /// Pooling over the spatial axes of `x [n, c, …]`.
         impl TensorCommands<'_, '_> {
             $($(#[$doc])*
             #[track_caller]
-            pub fn $name(
-                &mut self,
-                x: impl Into<TensorOperand>,
+            pub fn $name<'a>(
+                &'a self,
+                x: impl Into<TensorOperand<'a>>,
                 settings: PoolSettings<$n>,
-            ) -> Result<TensorValue, OpError> {
-                self.pool_op(stringify!($name), x.into(), settings, Keep::$keep)
+            ) -> OpResult<TensorValue<'a>> {
+                let x = x.into();
+                self.recorder().pool_op(stringify!($name), x, settings, Keep::$keep)
             })*
         }
     };
 }
 
 pools! {
-    /// The largest of each window of `[n, c, w]`.
+    /// The largest element of each window of `[n, c, w]`.
     max_pool1d Largest 1;
-    /// The largest of each window of `[n, c, h, w]`.
+    /// The largest element of each window of `[n, c, h, w]`.
     max_pool2d Largest 2;
-    /// The largest of each window of `[n, c, d, h, w]`.
+    /// The largest element of each window of `[n, c, d, h, w]`.
     max_pool3d Largest 3;
-    /// Where in `[w]` the largest of each window is (`i32`).
+    /// The position (`i32`) in `[w]` of the largest element of each window.
     max_pool1d_indices Position 1;
-    /// Where in `[h, w]`, row-major, the largest of each window is (`i32`).
+    /// The row-major position (`i32`) in `[h, w]` of the largest element of each window.
     max_pool2d_indices Position 2;
-    /// Where in `[d, h, w]`, row-major, the largest of each window is (`i32`).
+    /// The row-major position (`i32`) in `[d, h, w]` of the largest element of each window.
     max_pool3d_indices Position 3;
     /// The average of each window of `[n, c, w]`.
     avg_pool1d Average 1;
@@ -82,14 +84,63 @@ pools! {
 }
 
 impl TensorCommands<'_, '_> {
+    /// The mean over the spatial axes of `x [n, c, …]`, which are kept with size 1.
     #[track_caller]
+    pub fn global_avg_pool<'a>(&'a self, x: impl Into<TensorOperand<'a>>) -> OpResult<TensorValue<'a>> {
+        const OP: &str = "global_avg_pool";
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let x = rec.float_arg(OP, x)?;
+        rec.global_pool(OP, x, ReduceKind::Mean)
+    }
+
+    /// The maximum over the spatial axes of `x [n, c, …]`, which are kept with size 1.
+    #[track_caller]
+    pub fn global_max_pool<'a>(&'a self, x: impl Into<TensorOperand<'a>>) -> OpResult<TensorValue<'a>> {
+        const OP: &str = "global_max_pool";
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let x = rec.arg(OP, x)?;
+        rec.global_pool(OP, x, ReduceKind::Max)
+    }
+
+    /// Averages over windows of `x [n, c, h, w]` that are as even as possible and give the output `size`.
+    #[track_caller]
+    pub fn adaptive_avg_pool2d<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        size: [usize; 2],
+    ) -> OpResult<TensorValue<'a>> {
+        const OP: &str = "adaptive_avg_pool2d";
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let x = rec.float_arg(OP, x)?;
+        let shape = rec.shape_of_arg(x);
+        let [_, _, h, w] = shape[..] else {
+            return Err(rec.shape_error(OP, &[x], "it must be [n, c, h, w]"));
+        };
+        if h == 0 || w == 0 {
+            return Err(rec.shape_error(OP, &[x], "a spatial axis is empty"));
+        }
+        let mut node = x.node;
+        for (axis, input, out) in [(2, h, size[0]), (3, w, size[1])] {
+            if input != out {
+                let (positions, weights) = even_windows(input, out);
+                node = rec.part(x).taps(node, axis, out, &positions, &weights);
+            }
+        }
+        rec.sized(OP, x.backend, node)
+    }
+}
+
+impl<'a> Recorder<'a> {
     fn pool_op<const N: usize>(
         &mut self,
         op: &'static str,
-        x: TensorOperand,
+        x: TensorOperand<'_>,
         settings: PoolSettings<N>,
         keep: Keep,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         let PoolSettings { size, stride, padding, dilation, ceil_mode, include_pad } = settings;
         let x = if keep == Keep::Average { self.float_arg(op, x)? } else { self.arg(op, x)? };
         let (of_x, dtype) = (self.shape_of_arg(x), self.dtype_of_arg(x));
@@ -126,23 +177,7 @@ impl TensorCommands<'_, '_> {
         self.sized(op, x.backend, node)
     }
 
-    /// The mean of all spatial positions of `x [n, c, …]`, which stay as size 1.
-    #[track_caller]
-    pub fn global_avg_pool(&mut self, x: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
-        const OP: &str = "global_avg_pool";
-        let x = self.float_arg(OP, x)?;
-        self.global_pool(OP, x, ReduceKind::Mean)
-    }
-
-    /// The largest of all spatial positions of `x [n, c, …]`, which stay as size 1.
-    #[track_caller]
-    pub fn global_max_pool(&mut self, x: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
-        const OP: &str = "global_max_pool";
-        let x = self.arg(OP, x)?;
-        self.global_pool(OP, x, ReduceKind::Max)
-    }
-
-    fn global_pool(&mut self, op: &'static str, x: super::Arg, kind: ReduceKind) -> Result<TensorValue, OpError> {
+    fn global_pool(&mut self, op: &'static str, x: Arg, kind: ReduceKind) -> OpResult<TensorValue<'a>> {
         let (rank, dtype) = (self.part_ref(x).shape(x.node).rank(), self.dtype_of_arg(x));
         if rank < 3 {
             return Err(self.shape_error(op, &[x], "it must be [n, c, …] with a spatial axis"));
@@ -151,35 +186,9 @@ impl TensorCommands<'_, '_> {
         let node = self.part(x).reduce(kind, x.node, &axes, true, dtype);
         Ok(self.value(x.backend, node))
     }
-
-    /// Averages of `x [n, c, h, w]` over as even windows as give the output `size`.
-    #[track_caller]
-    pub fn adaptive_avg_pool2d(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        size: [usize; 2],
-    ) -> Result<TensorValue, OpError> {
-        const OP: &str = "adaptive_avg_pool2d";
-        let x = self.float_arg(OP, x)?;
-        let shape = self.shape_of_arg(x);
-        let [_, _, h, w] = shape[..] else {
-            return Err(self.shape_error(OP, &[x], "it must be [n, c, h, w]"));
-        };
-        if h == 0 || w == 0 {
-            return Err(self.shape_error(OP, &[x], "there is nothing to average"));
-        }
-        let mut node = x.node;
-        for (axis, input, out) in [(2, h, size[0]), (3, w, size[1])] {
-            if input != out {
-                let (positions, weights) = even_windows(input, out);
-                node = self.part(x).taps(node, axis, out, &positions, &weights);
-            }
-        }
-        self.sized(OP, x.backend, node)
-    }
 }
 
-/// Tap tables of `out` averages that share `input` positions as evenly as possible.
+/// Tap tables of `out` averages that divide `input` positions as evenly as possible.
 fn even_windows(input: usize, out: usize) -> (Vec<i32>, Vec<f32>) {
     let window = |i: usize| (i * input / out, ((i + 1) * input).div_ceil(out));
     let taps = (0..out).map(window).map(|(start, end)| end - start).max().unwrap_or(1);

@@ -1,114 +1,133 @@
-//! Quantisation: numbers in blocks with a scale (types of [`DType::QUANTIZED`]), and whole tensors or channels of bytes with a scale.
+//! Quantisation: numbers in blocks with a scale (the types of [`DType::QUANTIZED`]), and `i8` with a scale per tensor or channel.
 //!
-//! Of the ops, those here, products with the weight on the right (`matmul_nt`, `linear`), row look-ups (`gather`, `embedding`), `cast`, `reshape`
-//! and `slice` of whole rows, and the effects take quantised operands; all others refuse them by [`TensorCommands::resolve`].
+//! Quantised operands are taken by the ops here, products with the weight on the right (`matmul_nt`, `linear`), row lookups
+//! (`gather`, `embedding`), `cast`, `reshape` and `slice` of whole rows, `value`, and the effects. [`Recorder::arg`] rejects
+//! them for all other ops.
 
-use super::{Arg, Axis, TensorCommands, TensorOperand, TensorValue};
-use crate::error::OpError;
+use super::{Arg, OptionalOperand, Recorder, TensorAxis, TensorCommands, TensorOperand, TensorValue};
+use crate::error::{OpError, OpResult};
 use crate::ir::{BinaryOp, DType, InnerOp, Layout, NodeId, Op, ReduceKind, Shape, UnaryOp};
 use crate::tensor::check_blocks;
 
 /// Quantisation.
 impl TensorCommands<'_, '_> {
-    /// To a type of [`DType::QUANTIZED`], in blocks along the last axis, which must be a multiple of the block. Rounds as GGUF's reference does;
-    /// a block with a NaN or an infinity becomes NaN as a whole, and others are not touched by it.
+    /// Converts to a type of [`DType::QUANTIZED`], in blocks along the last axis.
+    ///
+    /// The size of the last axis must be a multiple of the block. Rounds as GGUF's reference does. A block with a NaN or an
+    /// infinity becomes NaN; other blocks are not affected.
     #[track_caller]
-    pub fn quantize(&mut self, x: impl Into<TensorOperand>, dtype: DType) -> Result<TensorValue, OpError> {
+    pub fn quantize<'a>(&'a self, x: impl Into<TensorOperand<'a>>, dtype: DType) -> OpResult<TensorValue<'a>> {
         const OP: &str = "quantize";
-        let x = self.float_arg(OP, x)?;
-        self.quantize_arg(OP, x, dtype)
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let x = rec.float_arg(OP, x)?;
+        rec.quantize_arg(OP, x, dtype)
     }
 
-    /// Quantised numbers as `f32`.
+    /// Converts quantised numbers to `f32`.
     #[track_caller]
-    pub fn dequantize(&mut self, x: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
+    pub fn dequantize<'a>(&'a self, x: impl Into<TensorOperand<'a>>) -> OpResult<TensorValue<'a>> {
         const OP: &str = "dequantize";
-        let x = self.any_arg(OP, x)?;
-        if !self.dtype_of_arg(x).is_quantized() {
-            return Err(self.type_error(OP, &[x], "it is not quantised"));
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let x = rec.any_arg(OP, x)?;
+        if !rec.dtype_of_arg(x).is_quantized() {
+            return Err(rec.type_error(OP, &[x], "it is not quantised"));
         }
-        let node = self.part(x).cast(x.node, DType::F32);
-        Ok(self.value(x.backend, node))
+        let node = rec.part(x).cast(x.node, DType::F32);
+        Ok(rec.value(x.backend, node))
     }
 
-    /// To `i8` with one scale for all: `round(x / scale)`, halves to even, where `scale = max|x| / 127`. Gives the bytes, of the shape of `x`, and
-    /// the scale, of as many axes of size 1. All zeros have scale 0; a NaN or an infinity makes the scale so and the bytes 0.
+    /// Converts to `i8` with one scale: `round(x / scale)`, halves to even, where `scale = max|x| / 127`.
+    ///
+    /// Returns the bytes, with the shape of `x`, and the scale, with as many axes of size 1. If all elements are zero, the
+    /// scale is 0. A NaN or an infinity makes the scale NaN or infinite and the bytes 0.
     #[track_caller]
-    pub fn quantize_i8(&mut self, x: impl Into<TensorOperand>) -> Result<(TensorValue, TensorValue), OpError> {
-        let x = self.float_arg("quantize_i8", x)?;
-        Ok(self.quantize_bytes(x, None))
+    pub fn quantize_i8<'a>(&'a self, x: impl Into<TensorOperand<'a>>) -> OpResult<(TensorValue<'a>, TensorValue<'a>)> {
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let x = rec.float_arg("quantize_i8", x)?;
+        Ok(rec.quantize_bytes(x, None))
     }
 
-    /// As [`quantize_i8`](Self::quantize_i8), with a scale for every index of `axis`; the scales keep the other axes with size 1.
+    /// [`quantize_i8`](Self::quantize_i8) with one scale for each index of `axis`. The scales keep the other axes with size 1.
     #[track_caller]
-    pub fn quantize_i8_channels(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        axis: impl Into<Axis>,
-    ) -> Result<(TensorValue, TensorValue), OpError> {
+    pub fn quantize_i8_channels<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        axis: impl Into<TensorAxis>,
+    ) -> OpResult<(TensorValue<'a>, TensorValue<'a>)> {
         const OP: &str = "quantize_i8_channels";
-        let x = self.float_arg(OP, x)?;
-        let axis = self.axis(OP, x, axis.into())?;
-        Ok(self.quantize_bytes(x, Some(axis)))
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let x = rec.float_arg(OP, x)?;
+        let axis = rec.axis(OP, x, axis.into())?;
+        Ok(rec.quantize_bytes(x, Some(axis)))
     }
 
-    /// `values · scale` as `f32`; the scale broadcasts to the shape of the values.
+    /// `values · scale` as `f32`. The scale broadcasts to the shape of the values.
     #[track_caller]
-    pub fn dequantize_i8(
-        &mut self,
-        values: impl Into<TensorOperand>,
-        scale: impl Into<TensorOperand>,
-    ) -> Result<TensorValue, OpError> {
+    pub fn dequantize_i8<'a>(
+        &'a self,
+        values: impl Into<TensorOperand<'a>>,
+        scale: impl Into<TensorOperand<'a>>,
+    ) -> OpResult<TensorValue<'a>> {
         const OP: &str = "dequantize_i8";
-        let (values, scale) = (self.bytes_arg(OP, values)?, self.float_arg(OP, scale)?);
+        let (values, scale) = (values.into(), scale.into());
+        let rec = &mut self.recorder();
+        let (values, scale) = (rec.bytes_arg(OP, values)?, rec.float_arg(OP, scale)?);
         let mut args = [values, scale];
-        let backend = self.same_backend(OP, &mut args)?;
+        let backend = rec.same_backend(OP, &mut args)?;
         let [values, scale] = args;
-        let shape = self.shape_of_arg(values);
-        let scale = Arg { node: self.part(scale).cast(scale.node, DType::F32), ..scale };
-        let scale = self.broadcast_arg(OP, scale, &shape)?;
-        let part = self.part(values);
+        let shape = rec.shape_of_arg(values);
+        let scale = Arg { node: rec.part(scale).cast(scale.node, DType::F32), ..scale };
+        let scale = rec.broadcast_arg(OP, scale, &shape)?;
+        let part = rec.part(values);
         let wide = part.cast(values.node, DType::F32);
         let node = part.binary(BinaryOp::Mul, wide, scale);
-        Ok(self.value(backend, node))
+        Ok(rec.value(backend, node))
     }
 
-    /// `x · (weight · scale)ᵀ + bias` with `weight` of `i8 [out, in]`, widened inside the kernel, one scale or one for each row, and `bias [out]`.
+    /// `x · (weight · scale)ᵀ + bias` with `weight` of `i8 [out, in]`, one scale or one for each row, and `bias [out]`. The
+    /// kernel widens the weight.
     #[track_caller]
-    pub fn linear_i8(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        weight: impl Into<TensorOperand>,
-        scale: impl Into<TensorOperand>,
-        bias: Option<TensorOperand>,
-    ) -> Result<TensorValue, OpError> {
+    pub fn linear_i8<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        weight: impl Into<TensorOperand<'a>>,
+        scale: impl Into<TensorOperand<'a>>,
+        bias: impl OptionalOperand<'a>,
+    ) -> OpResult<TensorValue<'a>> {
         const OP: &str = "linear_i8";
-        let (x, weight, scale) = (self.float_arg(OP, x)?, self.bytes_arg(OP, weight)?, self.float_arg(OP, scale)?);
-        let bias = self.optional_float_arg(OP, bias)?;
+        let (x, weight, scale, bias) = (x.into(), weight.into(), scale.into(), bias.optional());
+        let rec = &mut self.recorder();
+        let (x, weight, scale) = (rec.float_arg(OP, x)?, rec.bytes_arg(OP, weight)?, rec.float_arg(OP, scale)?);
+        let bias = rec.optional_float_arg(OP, bias)?;
         let mut args = [x, weight, scale, bias.unwrap_or(x)];
-        let backend = self.same_backend(OP, &mut args)?;
+        let backend = rec.same_backend(OP, &mut args)?;
         let [x, mut weight, scale, other] = args;
         let bias = bias.map(|_| other);
-        let (_, n, k) = self.weight_shapes(OP, x, weight)?;
-        let scales = self.part_ref(scale).shape(scale.node).elements();
+        let (_, n, k) = rec.weight_shapes(OP, x, weight)?;
+        let scales = rec.part_ref(scale).shape(scale.node).elements();
         if scales != 1 && scales != n {
-            return Err(self.shape_error(OP, &[weight, scale], format!("there must be one scale, or {n}")));
+            return Err(rec.shape_error(OP, &[weight, scale], format!("there must be one scale, or {n}")));
         }
         if !k.is_multiple_of(4) {
-            // Rows that begin inside a word are widened first.
-            weight.node = self.part(weight).cast(weight.node, DType::F32);
+            // Rows that do not start at a word are widened first.
+            weight.node = rec.part(weight).cast(weight.node, DType::F32);
         }
         let per_row = if scales == 1 { Shape::from([1]) } else { Shape::from([n]) };
-        let part = self.part(scale);
+        let part = rec.part(scale);
         let scale = part.cast(scale.node, DType::F32);
         let scale = part.reshape(scale, &per_row);
-        let node = self.weight_product(OP, x, weight, Some(scale), bias)?;
-        self.sized(OP, backend, node)
+        let node = rec.weight_product(OP, x, weight, Some(scale), bias)?;
+        rec.sized(OP, backend, node)
     }
+}
 
+impl<'a> Recorder<'a> {
     /// An operand of `i8`.
-    #[track_caller]
-    fn bytes_arg(&mut self, op: &'static str, operand: impl Into<TensorOperand>) -> Result<Arg, OpError> {
+    fn bytes_arg(&mut self, op: &'static str, operand: TensorOperand<'_>) -> OpResult<Arg> {
         let arg = self.arg(op, operand)?;
         match self.dtype_of_arg(arg) {
             DType::I8 => Ok(arg),
@@ -117,9 +136,9 @@ impl TensorCommands<'_, '_> {
     }
 
     /// The checks and the node of [`quantize`](Self::quantize).
-    pub(super) fn quantize_arg(&mut self, op: &'static str, x: Arg, dtype: DType) -> Result<TensorValue, OpError> {
+    pub(super) fn quantize_arg(&mut self, op: &'static str, x: Arg, dtype: DType) -> OpResult<TensorValue<'a>> {
         let Some(block) = dtype.block() else {
-            return Err(OpError::Argument { op, reason: format!("{dtype} is no quantised type") });
+            return Err(OpError::Argument { op, reason: format!("{dtype} is not a quantised type") });
         };
         let shape = self.shape_of_arg(x);
         if check_blocks(dtype, &shape).is_err() {
@@ -130,7 +149,7 @@ impl TensorCommands<'_, '_> {
         Ok(self.value(x.backend, node))
     }
 
-    fn quantize_bytes(&mut self, x: Arg, channel: Option<usize>) -> (TensorValue, TensorValue) {
+    fn quantize_bytes(&mut self, x: Arg, channel: Option<usize>) -> (TensorValue<'a>, TensorValue<'a>) {
         let part = self.part(x);
         let wide = part.cast(x.node, DType::F32);
         let shape = part.shape(wide).clone();
@@ -156,8 +175,8 @@ impl TensorCommands<'_, '_> {
         (self.value(x.backend, values), self.value(x.backend, scale))
     }
 
-    /// Checks `x […, k]` against a weight `[n, k]`: the shape of their product, `n` and `k`.
-    fn weight_shapes(&self, op: &'static str, x: Arg, weight: Arg) -> Result<(Shape, usize, usize), OpError> {
+    /// Checks `x […, k]` against a weight `[n, k]`. Returns the shape of the product, `n` and `k`.
+    fn weight_shapes(&self, op: &'static str, x: Arg, weight: Arg) -> OpResult<(Shape, usize, usize)> {
         let (of_x, of_weight) = (self.part_ref(x).shape(x.node), self.part_ref(weight).shape(weight.node));
         let [n, k] = of_weight[..] else {
             return Err(self.shape_error(op, &[weight], "a quantised weight must be [n, k]"));
@@ -165,11 +184,12 @@ impl TensorCommands<'_, '_> {
         match of_x[..] {
             [ref rows @ .., inner] if inner == k => Ok((Shape::new(rows.iter().copied().chain([n])), n, k)),
             [.., inner] => Err(self.shape_error(op, &[x, weight], format!("inner sizes {inner} and {k} differ"))),
-            [] => Err(self.shape_error(op, &[x, weight], "a product needs at least one axis on each side")),
+            [] => Err(self.shape_error(op, &[x, weight], "both sides need at least one axis")),
         }
     }
 
-    /// `x · weightᵀ · scale + bias` for a weight that the kernel widens. Scale and bias come before any reshape, where they can join it.
+    /// `x · weightᵀ · scale + bias` for a weight that the kernel widens. Scale and bias are applied before any reshape, so that
+    /// they can fuse with the kernel.
     pub(super) fn weight_product(
         &mut self,
         op: &'static str,
@@ -177,7 +197,7 @@ impl TensorCommands<'_, '_> {
         weight: Arg,
         scale: Option<NodeId>,
         bias: Option<Arg>,
-    ) -> Result<NodeId, OpError> {
+    ) -> OpResult<NodeId> {
         if !self.dtype_of_arg(x).is_float() {
             return Err(self.type_error(op, &[x, weight], "a quantised weight multiplies f32 and f16; cast first"));
         }
@@ -206,27 +226,25 @@ impl TensorCommands<'_, '_> {
         Ok(part.reshape(node, &out))
     }
 
-    /// Fails unless a view of an operand, if that is quantised, is a run of whole rows.
-    pub(super) fn block_view(
-        &self,
-        op: &'static str,
-        x: Arg,
-        view: impl FnOnce(Layout) -> Layout,
-    ) -> Result<(), OpError> {
+    /// Fails if the operand is quantised and the view of it is not a run of whole rows.
+    pub(super) fn block_view(&self, op: &'static str, x: Arg, view: impl FnOnce(Layout) -> Layout) -> OpResult<()> {
         let dtype = self.dtype_of_arg(x);
         match dtype.block() {
             Some(block) if !view(Layout::contiguous(self.shape_of_arg(x))).is_run_of_blocks(block) => {
-                let reason = format!("{dtype} can only be seen as a run of whole rows; dequantize first");
+                let reason = format!("a view of {dtype} must be a run of whole rows; dequantize first");
                 Err(self.type_error(op, &[x], reason))
             }
             _ => Ok(()),
         }
     }
 
-    /// Fails for a quantised type, which values cannot simply be made of.
-    pub(super) fn plain_type(&self, op: &'static str, dtype: DType) -> Result<(), OpError> {
+    /// Fails for a quantised type, which new values cannot have.
+    pub(super) fn plain_type(&self, op: &'static str, dtype: DType) -> OpResult<()> {
         match dtype.is_quantized() {
-            true => Err(OpError::Argument { op, reason: format!("it makes no {dtype}; quantize an f32 value") }),
+            true => Err(OpError::Argument {
+                op,
+                reason: format!("{dtype} values cannot be made directly; quantize an f32 value"),
+            }),
             false => Ok(()),
         }
     }

@@ -1,13 +1,13 @@
-//! Ops that combine the elements of axes, and those that run along one.
+//! Reductions over axes, and ops that run along one axis.
 
 use smallvec::SmallVec;
 
-use super::{Arg, Axes, Axis, Part, TensorCommands, TensorOperand, TensorValue};
-use crate::error::OpError;
+use super::{Arg, Axes, AxisSet, Part, Recorder, TensorAxis, TensorCommands, TensorOperand, TensorValue};
+use crate::error::OpResult;
 use crate::ir::{BinaryOp, DType, NodeId, Op, ReduceKind, Shape, UnaryOp};
 
 impl ReduceKind {
-    /// What nothing reduces to.
+    /// The result of reducing no elements.
     fn identity(self, dtype: DType) -> f64 {
         match self {
             Self::Sum | Self::SumSquares | Self::ArgMax { .. } | Self::ArgMin { .. } => 0.0,
@@ -21,7 +21,8 @@ impl ReduceKind {
 }
 
 impl Part {
-    /// Over sorted axes, to `dtype`. Empty axes give the identity; no axes at all give `x` (its squares for a sum of squares).
+    /// Reduces sorted axes to `dtype`. Axes of size 0 give the identity. No axes give `x` (its squares for a sum of
+    /// squares).
     pub(super) fn reduce(
         &mut self,
         kind: ReduceKind,
@@ -58,6 +59,15 @@ impl Part {
     }
 }
 
+/// Settings of [`cumsum_with`](TensorCommands::cumsum_with).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct CumsumSettings {
+    /// Leaves each element out of its own sum.
+    pub exclusive: bool,
+    /// Starts at the end of the axis.
+    pub reverse: bool,
+}
+
 /// Which element types a reduction takes.
 #[derive(Clone, Copy, PartialEq)]
 enum Takes {
@@ -69,37 +79,42 @@ enum Takes {
 
 macro_rules! reductions {
     ($($(#[$doc:meta])* $name:ident = $kind:expr, $takes:ident;)*) => {
-        /// Reductions over any axes. With `keepdims` the reduced axes stay, with size 1. Sums and products of integers are 32-bit.
+        /// Reductions over any axes. [`Axes::keep`] keeps the reduced axes with size 1. Sums and products of integers are
+        /// 32-bit.
         impl TensorCommands<'_, '_> {
             $($(#[$doc])*
             #[track_caller]
-            pub fn $name(
-                &mut self,
-                x: impl Into<TensorOperand>,
+            pub fn $name<'a>(
+                &'a self,
+                x: impl Into<TensorOperand<'a>>,
                 axes: impl Into<Axes>,
-                keepdims: bool,
-            ) -> Result<TensorValue, OpError> {
-                let (x, axes) = self.reduced(stringify!($name), x.into(), axes.into(), Takes::$takes)?;
-                let dtype = result_type($kind, self.dtype_of_arg(x));
-                let node = self.part(x).reduce($kind, x.node, &axes, keepdims, dtype);
-                Ok(self.value(x.backend, node))
+            ) -> OpResult<TensorValue<'a>> {
+                let x = x.into();
+                let rec = &mut self.recorder();
+                let (x, axes, keep) = rec.reduced(stringify!($name), x, axes.into(), Takes::$takes)?;
+                let dtype = result_type($kind, rec.dtype_of_arg(x));
+                let node = rec.part(x).reduce($kind, x.node, &axes, keep, dtype);
+                Ok(rec.value(x.backend, node))
             })*
         }
     };
 }
 
 reductions! {
-    /// Sum.
+    /// The sum.
     sum = ReduceKind::Sum, Numbers;
-    /// Arithmetic mean; of nothing, NaN.
+    /// The arithmetic mean. The mean of no elements is NaN.
+    #[doc(alias = "average")]
     mean = ReduceKind::Mean, Floats;
-    /// Largest element; of nothing, the lowest there is.
+    /// The largest element. Of no elements, the lowest value of the type.
+    #[doc(alias = "amax")]
     max_of = ReduceKind::Max, All;
-    /// Smallest element; of nothing, the highest there is.
+    /// The smallest element. Of no elements, the highest value of the type.
+    #[doc(alias = "amin")]
     min_of = ReduceKind::Min, All;
-    /// Product.
+    /// The product.
     prod = ReduceKind::Prod, Numbers;
-    /// Sum of squares.
+    /// The sum of squares.
     sum_squares = ReduceKind::SumSquares, Numbers;
     /// Whether any element is true.
     any = ReduceKind::Max, Truths;
@@ -107,7 +122,7 @@ reductions! {
     all = ReduceKind::Min, Truths;
 }
 
-/// What a reduction of a type gives: integers are summed in 32 bits, since narrow ones would wrap at once.
+/// The element type of a reduction. Integers are summed in 32 bits, since narrow ones would soon wrap.
 fn result_type(kind: ReduceKind, dtype: DType) -> DType {
     match kind {
         ReduceKind::Sum | ReduceKind::Prod | ReduceKind::SumSquares if !dtype.is_float() => dtype.wide(),
@@ -115,74 +130,51 @@ fn result_type(kind: ReduceKind, dtype: DType) -> DType {
     }
 }
 
-/// Reductions made of others, and ops along one axis.
+/// Composed reductions, and ops along one axis.
 impl TensorCommands<'_, '_> {
-    /// Looks up what a reduction takes.
+    /// The sum of absolute values.
     #[track_caller]
-    fn reduced(
-        &mut self,
-        op: &'static str,
-        x: TensorOperand,
-        axes: Axes,
-        takes: Takes,
-    ) -> Result<(Arg, SmallVec<[usize; 6]>), OpError> {
-        let x = self.arg(op, x)?;
-        let dtype = self.dtype_of_arg(x);
-        let reason = match takes {
-            Takes::Floats if !dtype.is_float() => "this op is for f32 and f16; cast first",
-            Takes::Numbers if dtype == DType::Bool => "this op is for numbers; cast first",
-            Takes::Truths if dtype != DType::Bool => "this op is for bool; compare or cast first",
-            _ => return Ok((x, self.axes(op, x, axes)?.into_iter().collect())),
-        };
-        Err(self.type_error(op, &[x], reason))
-    }
-
-    /// Sum of magnitudes.
-    #[track_caller]
-    pub fn l1_norm(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        axes: impl Into<Axes>,
-        keepdims: bool,
-    ) -> Result<TensorValue, OpError> {
-        let (x, axes) = self.reduced("l1_norm", x.into(), axes.into(), Takes::Numbers)?;
-        let dtype = result_type(ReduceKind::Sum, self.dtype_of_arg(x));
-        let part = self.part(x);
+    pub fn l1_norm<'a>(&'a self, x: impl Into<TensorOperand<'a>>, axes: impl Into<Axes>) -> OpResult<TensorValue<'a>> {
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let (x, axes, keep) = rec.reduced("l1_norm", x, axes.into(), Takes::Numbers)?;
+        let dtype = result_type(ReduceKind::Sum, rec.dtype_of_arg(x));
+        let part = rec.part(x);
         let wide = part.cast(x.node, dtype);
         let magnitudes = part.unary(UnaryOp::Abs, wide);
-        let node = part.reduce(ReduceKind::Sum, magnitudes, &axes, keepdims, dtype);
-        Ok(self.value(x.backend, node))
+        let node = part.reduce(ReduceKind::Sum, magnitudes, &axes, keep, dtype);
+        Ok(rec.value(x.backend, node))
     }
 
-    /// Square root of the sum of squares.
+    /// The square root of the sum of squares.
+    #[doc(alias = "norm")]
     #[track_caller]
-    pub fn l2_norm(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        axes: impl Into<Axes>,
-        keepdims: bool,
-    ) -> Result<TensorValue, OpError> {
-        let (x, axes) = self.reduced("l2_norm", x.into(), axes.into(), Takes::Floats)?;
-        let dtype = self.dtype_of_arg(x);
-        let part = self.part(x);
+    pub fn l2_norm<'a>(&'a self, x: impl Into<TensorOperand<'a>>, axes: impl Into<Axes>) -> OpResult<TensorValue<'a>> {
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let (x, axes, keep) = rec.reduced("l2_norm", x, axes.into(), Takes::Floats)?;
+        let dtype = rec.dtype_of_arg(x);
+        let part = rec.part(x);
         // In f32: the squares of halves may overflow a half.
-        let squares = part.reduce(ReduceKind::SumSquares, x.node, &axes, keepdims, DType::F32);
+        let squares = part.reduce(ReduceKind::SumSquares, x.node, &axes, keep, DType::F32);
         let norm = part.unary(UnaryOp::Sqrt, squares);
         let node = part.cast(norm, dtype);
-        Ok(self.value(x.backend, node))
+        Ok(rec.value(x.backend, node))
     }
 
-    /// `ln Σ eˣ`, with the maximum taken out first; of nothing, −∞.
+    /// `ln Σ eˣ`. The maximum is subtracted first, so that nothing overflows. Of no elements, −∞.
+    #[doc(alias = "logsumexp")]
     #[track_caller]
-    pub fn log_sum_exp(
-        &mut self,
-        x: impl Into<TensorOperand>,
+    pub fn log_sum_exp<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
         axes: impl Into<Axes>,
-        keepdims: bool,
-    ) -> Result<TensorValue, OpError> {
-        let (x, axes) = self.reduced("log_sum_exp", x.into(), axes.into(), Takes::Floats)?;
-        let (shape, dtype) = (self.shape_of_arg(x), self.dtype_of_arg(x));
-        let part = self.part(x);
+    ) -> OpResult<TensorValue<'a>> {
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let (x, axes, keep) = rec.reduced("log_sum_exp", x, axes.into(), Takes::Floats)?;
+        let (shape, dtype) = (rec.shape_of_arg(x), rec.dtype_of_arg(x));
+        let part = rec.part(x);
         let max = part.reduce(ReduceKind::Max, x.node, &axes, true, DType::F32);
         // An infinite maximum would make ∞ − ∞ of the elements equal to it.
         let of_max = part.shape(max).clone();
@@ -197,125 +189,213 @@ impl TensorCommands<'_, '_> {
         let log = part.unary(UnaryOp::Log, sum);
         let node = part.binary(BinaryOp::Add, log, max);
         let node = part.cast(node, dtype);
-        let node = part.without(node, &axes, keepdims);
-        Ok(self.value(x.backend, node))
+        let node = part.without(node, &axes, keep);
+        Ok(rec.value(x.backend, node))
     }
 
-    /// Variance: squared distance from the mean, summed and divided by the count less `ddof` (0 for a population, 1 for a sample).
+    /// The variance: the sum of squared distances from the mean, divided by the number of elements minus `ddof`.
+    ///
+    /// `ddof` is 0 for a population (the default of NumPy) and 1 for a sample (the default of PyTorch).
     #[track_caller]
-    pub fn var(
-        &mut self,
-        x: impl Into<TensorOperand>,
+    pub fn var<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
         axes: impl Into<Axes>,
-        keepdims: bool,
         ddof: usize,
-    ) -> Result<TensorValue, OpError> {
-        let (x, axes) = self.reduced("var", x.into(), axes.into(), Takes::Floats)?;
-        let dtype = self.dtype_of_arg(x);
-        let part = self.part(x);
+    ) -> OpResult<TensorValue<'a>> {
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let (x, axes, keep) = rec.reduced("var", x, axes.into(), Takes::Floats)?;
+        let dtype = rec.dtype_of_arg(x);
+        let part = rec.part(x);
         let variance = part.variance(x.node, &axes, ddof);
         let node = part.cast(variance, dtype);
-        let node = part.without(node, &axes, keepdims);
-        Ok(self.value(x.backend, node))
+        let node = part.without(node, &axes, keep);
+        Ok(rec.value(x.backend, node))
     }
 
-    /// Standard deviation: square root of [`var`](Self::var).
+    /// The standard deviation: the square root of [`var`](Self::var).
     #[track_caller]
-    pub fn std(
-        &mut self,
-        x: impl Into<TensorOperand>,
+    pub fn std<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
         axes: impl Into<Axes>,
-        keepdims: bool,
         ddof: usize,
-    ) -> Result<TensorValue, OpError> {
-        let (x, axes) = self.reduced("std", x.into(), axes.into(), Takes::Floats)?;
-        let dtype = self.dtype_of_arg(x);
-        let part = self.part(x);
+    ) -> OpResult<TensorValue<'a>> {
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let (x, axes, keep) = rec.reduced("std", x, axes.into(), Takes::Floats)?;
+        let dtype = rec.dtype_of_arg(x);
+        let part = rec.part(x);
         let variance = part.variance(x.node, &axes, ddof);
         let node = part.unary(UnaryOp::Sqrt, variance);
         let node = part.cast(node, dtype);
-        let node = part.without(node, &axes, keepdims);
-        Ok(self.value(x.backend, node))
+        let node = part.without(node, &axes, keep);
+        Ok(rec.value(x.backend, node))
     }
 
-    /// Position (`i32`) of the largest element of an axis, the first of equals.
+    /// The position (`i32`) of the largest element: along one axis, or in the flattened operand for [`Axes::ALL`]. Of
+    /// equal elements, the first.
     #[track_caller]
-    pub fn argmax(
+    pub fn argmax<'a>(&'a self, x: impl Into<TensorOperand<'a>>, axes: impl Into<Axes>) -> OpResult<TensorValue<'a>> {
+        let x = x.into();
+        self.recorder().position_of("argmax", x, axes.into(), ReduceKind::ArgMax { last: false })
+    }
+
+    /// [`argmax`](Self::argmax) that gives the last of equal elements.
+    #[track_caller]
+    pub fn argmax_last<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        axes: impl Into<Axes>,
+    ) -> OpResult<TensorValue<'a>> {
+        let x = x.into();
+        self.recorder().position_of("argmax_last", x, axes.into(), ReduceKind::ArgMax { last: true })
+    }
+
+    /// The position (`i32`) of the smallest element: along one axis, or in the flattened operand for [`Axes::ALL`]. Of
+    /// equal elements, the first.
+    #[track_caller]
+    pub fn argmin<'a>(&'a self, x: impl Into<TensorOperand<'a>>, axes: impl Into<Axes>) -> OpResult<TensorValue<'a>> {
+        let x = x.into();
+        self.recorder().position_of("argmin", x, axes.into(), ReduceKind::ArgMin { last: false })
+    }
+
+    /// [`argmin`](Self::argmin) that gives the last of equal elements.
+    #[track_caller]
+    pub fn argmin_last<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        axes: impl Into<Axes>,
+    ) -> OpResult<TensorValue<'a>> {
+        let x = x.into();
+        self.recorder().position_of("argmin_last", x, axes.into(), ReduceKind::ArgMin { last: true })
+    }
+
+    /// Running sums along an axis. Sums of integers are 32-bit.
+    #[track_caller]
+    pub fn cumsum<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        axis: impl Into<TensorAxis>,
+    ) -> OpResult<TensorValue<'a>> {
+        let x = x.into();
+        self.recorder().cumsum_op("cumsum", x, axis.into(), CumsumSettings::default())
+    }
+
+    /// Running sums along an axis that leave out each element itself, or start at the end.
+    #[track_caller]
+    pub fn cumsum_with<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        axis: impl Into<TensorAxis>,
+        settings: CumsumSettings,
+    ) -> OpResult<TensorValue<'a>> {
+        let x = x.into();
+        self.recorder().cumsum_op("cumsum_with", x, axis.into(), settings)
+    }
+
+    /// The `k` largest elements of an axis, largest first, and their positions (`i32`). Equal elements keep their order.
+    #[doc(alias = "topk")]
+    #[track_caller]
+    pub fn top_k<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        k: usize,
+        axis: impl Into<TensorAxis>,
+    ) -> OpResult<(TensorValue<'a>, TensorValue<'a>)> {
+        let x = x.into();
+        self.recorder().best_k("top_k", x, k, axis.into(), true)
+    }
+
+    /// The `k` smallest elements of an axis, smallest first, and their positions (`i32`). Equal elements keep their order.
+    #[doc(alias = "topk")]
+    #[track_caller]
+    pub fn bottom_k<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        k: usize,
+        axis: impl Into<TensorAxis>,
+    ) -> OpResult<(TensorValue<'a>, TensorValue<'a>)> {
+        let x = x.into();
+        self.recorder().best_k("bottom_k", x, k, axis.into(), false)
+    }
+}
+
+impl<'a> Recorder<'a> {
+    /// Looks up what a reduction takes: the operand, its axes, and whether they stay.
+    fn reduced(
         &mut self,
-        x: impl Into<TensorOperand>,
-        axis: impl Into<Axis>,
-        keepdims: bool,
-    ) -> Result<TensorValue, OpError> {
-        self.position_of("argmax", x.into(), axis.into(), keepdims, ReduceKind::ArgMax { last: false })
+        op: &'static str,
+        x: TensorOperand<'_>,
+        axes: Axes,
+        takes: Takes,
+    ) -> OpResult<(Arg, SmallVec<[usize; 6]>, bool)> {
+        let x = self.arg(op, x)?;
+        let dtype = self.dtype_of_arg(x);
+        let reason = match takes {
+            Takes::Floats if !dtype.is_float() => "this op is for f32 and f16; cast first",
+            Takes::Numbers if dtype == DType::Bool => "this op is for numbers; cast first",
+            Takes::Truths if dtype != DType::Bool => "this op is for bool; compare or cast first",
+            _ => {
+                let keep = axes.keep;
+                return Ok((x, self.axes(op, x, axes)?, keep));
+            }
+        };
+        Err(self.type_error(op, &[x], reason))
     }
 
-    /// Position (`i32`) of the largest element of an axis, the last of equals.
-    #[track_caller]
-    pub fn argmax_last(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        axis: impl Into<Axis>,
-        keepdims: bool,
-    ) -> Result<TensorValue, OpError> {
-        self.position_of("argmax_last", x.into(), axis.into(), keepdims, ReduceKind::ArgMax { last: true })
-    }
-
-    /// Position (`i32`) of the smallest element of an axis, the first of equals.
-    #[track_caller]
-    pub fn argmin(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        axis: impl Into<Axis>,
-        keepdims: bool,
-    ) -> Result<TensorValue, OpError> {
-        self.position_of("argmin", x.into(), axis.into(), keepdims, ReduceKind::ArgMin { last: false })
-    }
-
-    /// Position (`i32`) of the smallest element of an axis, the last of equals.
-    #[track_caller]
-    pub fn argmin_last(
-        &mut self,
-        x: impl Into<TensorOperand>,
-        axis: impl Into<Axis>,
-        keepdims: bool,
-    ) -> Result<TensorValue, OpError> {
-        self.position_of("argmin_last", x.into(), axis.into(), keepdims, ReduceKind::ArgMin { last: true })
-    }
-
-    #[track_caller]
     fn position_of(
         &mut self,
         op: &'static str,
-        x: TensorOperand,
-        axis: Axis,
-        keepdims: bool,
+        x: TensorOperand<'_>,
+        axes: Axes,
         kind: ReduceKind,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         let x = self.arg(op, x)?;
-        let axis = self.axis(op, x, axis)?;
-        if self.part_ref(x).shape(x.node)[axis] == 0 {
-            return Err(self.shape_error(op, &[x], format!("axis {axis} is empty, so it has no largest or smallest")));
+        let (keep, flat) = (axes.keep, axes.set == AxisSet::All);
+        let axes = self.axes(op, x, axes)?;
+        let shape = self.shape_of_arg(x);
+        let (source, axis) = match axes[..] {
+            // The position in the flattened operand.
+            _ if flat => {
+                let flat = Shape::from([shape.elements()]);
+                (Arg { node: self.part(x).reshape(x.node, &flat), ..x }, 0)
+            }
+            [axis] => (x, axis),
+            _ => {
+                let reason = format!("the op takes one axis or all axes, not {}", axes.len());
+                return Err(self.shape_error(op, &[x], reason));
+            }
+        };
+        if self.part_ref(source).shape(source.node)[axis] == 0 {
+            let reason = match flat {
+                true => "it is empty, so it has no largest or smallest element".to_owned(),
+                false => format!("axis {axis} is empty, so it has no largest or smallest element"),
+            };
+            return Err(self.shape_error(op, &[x], reason));
         }
-        let node = self.part(x).reduce(kind, x.node, &[axis], keepdims, DType::I32);
+        let part = self.part(x);
+        let mut node = part.reduce(kind, source.node, &[axis], keep, DType::I32);
+        if flat && keep {
+            node = part.reshape(node, &Shape::new(shape.iter().map(|_| 1)));
+        }
         Ok(self.value(x.backend, node))
     }
 
-    /// Running sums along an axis; `exclusive` leaves each element out of its own sum, `reverse` starts at the end. Sums of integers are
-    /// 32-bit.
-    #[track_caller]
-    pub fn cumsum(
+    fn cumsum_op(
         &mut self,
-        x: impl Into<TensorOperand>,
-        axis: impl Into<Axis>,
-        exclusive: bool,
-        reverse: bool,
-    ) -> Result<TensorValue, OpError> {
-        const OP: &str = "cumsum";
-        let x = self.arg(OP, x)?;
-        let axis = self.axis(OP, x, axis.into())?;
+        op: &'static str,
+        x: TensorOperand<'_>,
+        axis: TensorAxis,
+        settings: CumsumSettings,
+    ) -> OpResult<TensorValue<'a>> {
+        let CumsumSettings { exclusive, reverse } = settings;
+        let x = self.arg(op, x)?;
+        let axis = self.axis(op, x, axis)?;
         let (shape, dtype) = (self.shape_of_arg(x), self.dtype_of_arg(x));
         if dtype == DType::Bool {
-            return Err(self.type_error(OP, &[x], "this op is for numbers; cast first"));
+            return Err(self.type_error(op, &[x], "this op is for numbers; cast first"));
         }
         let dtype = result_type(ReduceKind::Sum, dtype);
         let part = self.part(x);
@@ -325,21 +405,19 @@ impl TensorCommands<'_, '_> {
         Ok(self.value(x.backend, node))
     }
 
-    /// The `k` largest or smallest elements of an axis, best first, and their positions (`i32`); equal ones in order of position.
-    #[track_caller]
-    pub fn top_k(
+    fn best_k(
         &mut self,
-        x: impl Into<TensorOperand>,
+        op: &'static str,
+        x: TensorOperand<'_>,
         k: usize,
-        axis: impl Into<Axis>,
+        axis: TensorAxis,
         largest: bool,
-    ) -> Result<(TensorValue, TensorValue), OpError> {
-        const OP: &str = "top_k";
-        let x = self.arg(OP, x)?;
-        let axis = self.axis(OP, x, axis.into())?;
+    ) -> OpResult<(TensorValue<'a>, TensorValue<'a>)> {
+        let x = self.arg(op, x)?;
+        let axis = self.axis(op, x, axis)?;
         let (shape, dtype) = (self.shape_of_arg(x), self.dtype_of_arg(x));
         if k > shape[axis] {
-            return Err(self.shape_error(OP, &[x], format!("axis {axis} has {} elements, not {k}", shape[axis])));
+            return Err(self.shape_error(op, &[x], format!("axis {axis} has {} elements, not {k}", shape[axis])));
         }
         let part = self.part(x);
         let source = part.axis_to_end(x.node, axis);
@@ -358,7 +436,7 @@ impl Part {
     fn variance(&mut self, x: NodeId, axes: &[usize], ddof: usize) -> NodeId {
         let count: usize = axes.iter().map(|&axis| self.shape(x)[axis]).product();
         if count == 1 && ddof > 0 {
-            // Shaders may take `x − x` for 0 and 0 divided by anything for 0, so that 0 / 0 is spelled out.
+            // Shader compilers may simplify `x − x` to 0 and `0 / y` to 0, so 0 / 0 is written as NaN.
             let shape = self.shape(x).clone();
             return self.full(f64::NAN, &shape, DType::F32);
         }
@@ -369,7 +447,7 @@ impl Part {
         self.binary_number(BinaryOp::Div, squares, count.saturating_sub(ddof) as f64)
     }
 
-    /// Drops reduced axes of size 1 unless they are to stay.
+    /// Drops the reduced axes, which have size 1, unless they are kept.
     fn without(&mut self, x: NodeId, axes: &[usize], keepdims: bool) -> NodeId {
         if keepdims {
             return x;

@@ -1,97 +1,99 @@
-//! Resampling of axes, by ONNX's definitions. Tables of positions and weights are made here and are part of the structure.
+//! Resampling of axes, as ONNX defines it. Tables of positions and weights are computed here and are part of the plan.
 
 use super::part::Part;
-use super::{Arg, Axis, TensorCommands, TensorOperand, TensorValue};
-use crate::error::OpError;
+use super::{Arg, Recorder, TensorAxis, TensorCommands, TensorOperand, TensorValue};
+use crate::error::{OpError, OpResult};
 use crate::ir::{DType, NodeId, Shape, Truth};
 use crate::tensor::pack;
 
-/// The new sizes of the axes that are resized.
+/// The new sizes of the resized axes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ResizeTo<'a> {
-    /// Sizes, one per axis.
+    /// One size for each axis.
     Sizes(&'a [usize]),
-    /// Factors, one per axis; the size is ⌊old · factor⌋, but positions follow the factor.
+    /// One factor for each axis. The new size is ⌊old size · factor⌋. Positions are computed with the factor.
     Scales(&'a [f32]),
-    /// Sizes that span only a part of each axis, which may reach beyond it. Positions are spread evenly over it, whatever the
-    /// settings' coordinates.
+    /// Sizes that cover only a region of each axis. A region may extend beyond the axis. Positions are spread evenly over
+    /// it; the settings' coordinates are not used.
     Region {
-        /// Sizes, one per axis.
+        /// One size for each axis.
         sizes: &'a [usize],
-        /// Where the first and the last position lie: 0 is the axis's first element, 1 its last.
+        /// The first and the last position: 0 is the first element of the axis, 1 the last.
         regions: &'a [[f32; 2]],
-        /// The value at positions outside the axis.
+        /// The value of positions outside the axis.
         outside: f64,
     },
 }
 
-/// How an output element is made of input elements.
+/// How an output element is computed from input elements.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub enum ResizeMode {
-    /// One of them.
+    /// It is one of them.
     Nearest(ResizeRounding),
-    /// The two around it, weighted by distance.
+    /// From the two around it, weighted by distance.
+    #[doc(alias = "bilinear")]
     #[default]
     Linear,
-    /// The four around it, by the cubic with coefficient `a` (−0.75 in ONNX and PyTorch, −0.5 in Pillow).
+    /// From the four around it, with a cubic of coefficient `a` (−0.75 in ONNX and PyTorch, −0.5 in Pillow).
+    #[doc(alias = "bicubic")]
     Cubic {
         /// The coefficient.
         a: f32,
     },
 }
 
-/// Which of two neighbours is nearest.
+/// Which of two neighbours [`ResizeMode::Nearest`] takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ResizeRounding {
-    /// The nearer; halves go down.
+    /// The nearer one. Halves are rounded down.
     #[default]
     HalfDown,
-    /// The nearer; halves go up.
+    /// The nearer one. Halves are rounded up.
     HalfUp,
-    /// The lower.
+    /// The lower one.
     Floor,
-    /// The upper.
+    /// The upper one.
     Ceil,
 }
 
-/// Where in the input an output position lies.
+/// How an output position `x` is mapped to an input position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ResizeCoordinates {
     /// `(x + 0.5) / scale − 0.5`.
     #[default]
     HalfPixel,
-    /// As `HalfPixel`, but a single output position is the first input position.
+    /// `HalfPixel`, but a single output position is mapped to the first input position.
     PytorchHalfPixel,
-    /// The ends of input and output coincide.
+    /// The first and last positions of input and output coincide.
     AlignCorners,
     /// `x / scale`.
     Asymmetric,
-    /// As `HalfPixel`, centred where the factor did not give a whole size.
+    /// `HalfPixel`, centred if the factor does not give a whole size.
     HalfPixelSymmetric,
 }
 
-/// How to resize.
+/// Settings of [`resize`](TensorCommands::resize).
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct ResizeSettings {
-    /// How elements are combined; linear by default.
+    /// How elements are combined. Linear by default.
     pub mode: ResizeMode,
-    /// Where positions lie; half-pixel by default.
+    /// How positions are mapped. Half-pixel by default.
     pub coordinates: ResizeCoordinates,
-    /// Whether shrinking widens the filter so that no element is skipped.
+    /// Whether a smaller output uses a wider filter, so that no element is skipped.
     pub antialias: bool,
-    /// Whether positions outside the input have no weight; otherwise the edge counts for them.
+    /// Whether positions outside the input have no weight. Otherwise the edge element is used for them.
     pub exclude_outside: bool,
 }
 
-/// One axis to be resized.
+/// One resized axis.
 #[derive(Clone, Copy)]
 struct Resampling {
     input: usize,
     out: usize,
     scale: f64,
-    /// The output size before it was made whole.
+    /// The output size before rounding.
     width: f64,
-    /// The part of the input that the output spans, where not all of it: 0 is its first element, 1 its last.
+    /// The region of the input that the output covers, if it is not all: 0 is the first element, 1 the last.
     region: Option<[f64; 2]>,
 }
 
@@ -119,19 +121,19 @@ impl Resampling {
         }
     }
 
-    /// The element left of an input position and the distance from it, in (0, 1]: a whole position counts from the one before.
+    /// The element before an input position and the distance from it, in (0, 1]. A whole position has distance 1.
     fn base(origin: f64) -> (isize, f64) {
         let base = origin.ceil() - 1.0;
         (base as isize, origin - base)
     }
 
-    /// Whether an output position lies outside the input.
+    /// Whether an output position is outside the input.
     fn is_outside(self, x: usize) -> bool {
         let origin = self.origin(x, ResizeCoordinates::default());
         !(0.0..=self.input as f64 - 1.0).contains(&origin)
     }
 
-    /// The single element each output position takes.
+    /// The element that each output position takes.
     fn nearest(self, rounding: ResizeRounding, coordinates: ResizeCoordinates) -> Vec<i32> {
         (0..self.out)
             .map(|x| {
@@ -148,9 +150,9 @@ impl Resampling {
             .collect()
     }
 
-    /// Tap tables `[out, taps]` of a filter that reaches `reach` elements to each side.
+    /// Tap tables `[out, taps]` of a filter that extends `reach` elements to each side.
     fn taps(self, reach: f64, filter: impl Fn(f64) -> f64, settings: &ResizeSettings) -> (Vec<i32>, Vec<f32>) {
-        // A wider filter for a smaller output, so that every input element has a say.
+        // A wider filter for a smaller output, so that every input element contributes.
         let stretch = if settings.antialias { self.scale.min(1.0) } else { 1.0 };
         let first = (-reach / stretch).floor() as isize + 1;
         let taps = (2 - 2 * first) as usize;
@@ -186,44 +188,61 @@ fn cubic(x: f64, a: f64) -> f64 {
 
 /// Resizing.
 impl TensorCommands<'_, '_> {
-    /// Resamples axes one after the other. Nearest works on any type, the rest on floats.
+    /// Resamples axes one after the other. Nearest takes any element type, the other modes take floats.
+    #[doc(alias = "interpolate")]
+    #[doc(alias = "upsample")]
     #[track_caller]
-    pub fn resize(
-        &mut self,
-        x: impl Into<TensorOperand>,
+    pub fn resize<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
         axes: &[isize],
         to: ResizeTo,
         settings: ResizeSettings,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         const OP: &str = "resize";
-        let x = self.arg(OP, x)?;
-        self.resize_arg(OP, x, axes, to, settings)
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let x = rec.arg(OP, x)?;
+        rec.resize_arg(OP, x, axes, to, settings)
     }
 
-    /// `[n, c, h, w]` to `[n, c, …size]`, linear with half-pixel positions.
+    /// Resizes `[n, c, h, w]` to `[n, c, …size]`, linearly with half-pixel positions.
     #[track_caller]
-    pub fn resize2d_bilinear(&mut self, x: impl Into<TensorOperand>, size: [usize; 2]) -> Result<TensorValue, OpError> {
+    pub fn resize2d_bilinear<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        size: [usize; 2],
+    ) -> OpResult<TensorValue<'a>> {
         const OP: &str = "resize2d_bilinear";
-        let x = self.image_arg(OP, x)?;
-        self.resize_arg(OP, x, &[2, 3], ResizeTo::Sizes(&size), ResizeSettings::default())
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let x = rec.image_arg(OP, x)?;
+        rec.resize_arg(OP, x, &[2, 3], ResizeTo::Sizes(&size), ResizeSettings::default())
     }
 
-    /// `[n, c, h, w]` to `[n, c, …size]`, each the element at `⌊x / scale⌋`.
+    /// Resizes `[n, c, h, w]` to `[n, c, …size]`. Each element is the one at `⌊x / scale⌋`.
     #[track_caller]
-    pub fn resize2d_nearest(&mut self, x: impl Into<TensorOperand>, size: [usize; 2]) -> Result<TensorValue, OpError> {
+    pub fn resize2d_nearest<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        size: [usize; 2],
+    ) -> OpResult<TensorValue<'a>> {
         const OP: &str = "resize2d_nearest";
-        let x = self.image_arg(OP, x)?;
+        let x = x.into();
+        let rec = &mut self.recorder();
+        let x = rec.image_arg(OP, x)?;
         let settings = ResizeSettings {
             mode: ResizeMode::Nearest(ResizeRounding::Floor),
             coordinates: ResizeCoordinates::Asymmetric,
             ..ResizeSettings::default()
         };
-        self.resize_arg(OP, x, &[2, 3], ResizeTo::Sizes(&size), settings)
+        rec.resize_arg(OP, x, &[2, 3], ResizeTo::Sizes(&size), settings)
     }
+}
 
-    /// An operand of four axes.
-    #[track_caller]
-    fn image_arg(&mut self, op: &'static str, x: impl Into<TensorOperand>) -> Result<Arg, OpError> {
+impl<'a> Recorder<'a> {
+    /// Looks up an operand with four axes.
+    fn image_arg(&mut self, op: &'static str, x: TensorOperand<'_>) -> OpResult<Arg> {
         let x = self.arg(op, x)?;
         if self.part_ref(x).shape(x.node).rank() == 4 {
             Ok(x)
@@ -239,7 +258,7 @@ impl TensorCommands<'_, '_> {
         axes: &[isize],
         to: ResizeTo,
         settings: ResizeSettings,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         let count = match to {
             ResizeTo::Sizes(sizes) => sizes.len(),
             ResizeTo::Scales(scales) => scales.len(),
@@ -254,14 +273,14 @@ impl TensorCommands<'_, '_> {
             return Err(OpError::Argument { op, reason });
         }
         if !matches!(settings.mode, ResizeMode::Nearest(_)) && !self.dtype_of_arg(x).is_float() {
-            return Err(self.type_error(op, &[x], "only nearest resizes other types than f32 and f16; cast first"));
+            return Err(self.type_error(op, &[x], "only nearest takes other types than f32 and f16; cast first"));
         }
-        // Checks for axes named twice; the order is the caller's.
+        // Only checks the axes; they are resized in the caller's order.
         self.axes(op, x, axes.into())?;
         let shape = self.shape_of_arg(x);
         let mut node = x.node;
         for (i, &axis) in axes.iter().enumerate() {
-            let axis = self.axis(op, x, Axis(axis))?;
+            let axis = self.axis(op, x, TensorAxis(axis))?;
             let input = shape[axis];
             let resampling = match to {
                 ResizeTo::Sizes(sizes) => {
@@ -318,7 +337,7 @@ impl Part {
         self.taps(x, axis, resampling.out, &positions, &weights)
     }
 
-    /// Puts a number at the output positions that lie outside the input.
+    /// Writes a number at output positions outside the input.
     fn hide_outside(&mut self, x: NodeId, axis: usize, resampling: Resampling, value: f64) -> NodeId {
         let outside: Vec<Truth> = (0..resampling.out).map(|at| resampling.is_outside(at).into()).collect();
         if !outside.iter().any(|outside| outside.get()) {

@@ -3,6 +3,7 @@
 mod data;
 mod model;
 mod storage;
+mod usage;
 
 use std::sync::Arc;
 
@@ -10,10 +11,11 @@ use bevy::prelude::*;
 
 pub use data::TensorData;
 pub use model::{ModelTensors, NameError, ShareError, TensorModel, TensorModels, TensorOf};
+pub use usage::{Residency, TensorUsage};
 
 pub(crate) use data::{check_blocks, pack};
 pub(crate) use model::{TensorNames, plugin};
-pub(crate) use storage::{Generator, Initial, Storage};
+pub(crate) use storage::{DeviceSlot, Generator, Initial, Storage};
 
 use crate::error::TensorError;
 use crate::ir::{DType, Element, Layout, Shape, scalar_bits};

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use super::Tensor;
-use crate::fault::TensorFault;
+use crate::error::TensorFault;
 use crate::support::ModelBackend;
 
 /// Marks an entity that owns tensors: a network, a simulation, anything that comes and goes as a whole.

@@ -1,17 +1,15 @@
 //! The memory behind tensors. Views and shares are tensors on one [`Storage`]; the last reference frees it.
 
+use core::any::Any;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bevy::ecs::entity::Entity;
 
-use crate::diagnostics::{Count, Counters};
-use crate::gpu::DeviceBuffer;
-use crate::ir::{Backend, BinaryOp, DType, Shape, UnaryOp};
-use crate::kernel::HostWords;
-use crate::memory::{Residency, TensorUsage};
-use crate::record::Part;
+use super::usage::{Residency, TensorUsage};
+use crate::figures::{Count, Counters};
+use crate::ir::{Backend, DType};
 
 /// What a storage holds before anything is written to it.
 #[derive(Clone, Debug)]
@@ -39,6 +37,25 @@ pub(crate) enum Generator {
     Normal { seed: u32, mean: f32, deviation: f32 },
 }
 
+/// What a backend holds for a storage. Only that backend knows its type.
+pub(crate) type BackendSlot = Arc<dyn Any + Send + Sync>;
+
+/// What a device holds for a storage.
+#[derive(Clone)]
+pub(crate) struct DeviceSlot {
+    /// The device it is of.
+    pub generation: u64,
+    /// Bytes it takes there.
+    pub bytes: u64,
+    pub held: BackendSlot,
+}
+
+impl core::fmt::Debug for DeviceSlot {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("DeviceSlot").field("generation", &self.generation).field("bytes", &self.bytes).finish()
+    }
+}
+
 /// A typed block of memory on one backend, counted by references.
 #[derive(Debug)]
 pub(crate) struct Storage {
@@ -50,8 +67,8 @@ pub(crate) struct Storage {
     /// The name of the first tensor on it, for messages.
     label: OnceLock<Box<str>>,
     content: Mutex<Content>,
-    /// The words, on the CPU backend, once taken over.
-    pub host: RwLock<HostWords>,
+    /// What the CPU backend holds, once it was asked to.
+    host: OnceLock<BackendSlot>,
     /// Where the words are counted, once there are any.
     counted: OnceLock<Arc<Counters>>,
     /// Tensors that keep it on the device.
@@ -65,8 +82,8 @@ pub(crate) struct Storage {
 /// Where the content is.
 #[derive(Debug)]
 struct Content {
-    /// The buffer, on the GPU backend, once it has one.
-    device: Option<Arc<DeviceBuffer>>,
+    /// What the device holds, on the GPU backend, once it holds anything.
+    device: Option<DeviceSlot>,
     /// What the content can be had from without the device, for as long as it is the same: what the storage starts as, or a copy on the host.
     /// `None` on the CPU backend once taken over.
     source: Option<Initial>,
@@ -120,7 +137,7 @@ impl Storage {
             home: AtomicU8::new(UNDECIDED),
             label: OnceLock::new(),
             content: Mutex::new(content),
-            host: RwLock::default(),
+            host: OnceLock::new(),
             counted: OnceLock::new(),
             pins: AtomicU32::new(0),
             model: AtomicU64::new(0),
@@ -237,9 +254,14 @@ impl Storage {
         }
     }
 
-    /// The buffer, if it is one of this device.
-    pub(crate) fn device(&self, generation: u64) -> Option<Arc<DeviceBuffer>> {
-        self.content().device.clone().filter(|buffer| buffer.generation == generation)
+    /// What the CPU backend holds, made by the first who asks.
+    pub(crate) fn host_slot(&self, make: impl FnOnce() -> BackendSlot) -> &BackendSlot {
+        self.host.get_or_init(make)
+    }
+
+    /// What this device holds, if it holds anything.
+    pub(crate) fn device(&self, generation: u64) -> Option<DeviceSlot> {
+        self.content().device.clone().filter(|slot| slot.generation == generation)
     }
 
     /// What the content can be had from without the device.
@@ -252,12 +274,12 @@ impl Storage {
         self.content().version
     }
 
-    /// The content is in `buffer` from now on. Host data it was had from stays or goes; what can be made again costs nothing to keep.
-    pub(crate) fn arrive(&self, buffer: Arc<DeviceBuffer>, keep: bool, counters: &Arc<Counters>) {
+    /// The content is in `slot` from now on. Host data it was had from stays or goes; what can be made again costs nothing to keep.
+    pub(crate) fn arrive(&self, slot: DeviceSlot, keep: bool, counters: &Arc<Counters>) {
         let mut content = self.content();
         let source = content.source.take().filter(|source| keep || !matches!(source, Initial::Data(_)));
         content.set_source(source, counters);
-        content.device = Some(buffer);
+        content.device = Some(slot);
     }
 
     /// The device's content was written, with `words` as a whole or in some way that the host does not know.
@@ -316,7 +338,7 @@ impl Storage {
         TensorUsage {
             storage: self.id,
             bytes,
-            device_bytes: content.device.as_ref().map_or(0, |buffer| buffer.bytes),
+            device_bytes: content.device.as_ref().map_or(0, |slot| slot.bytes),
             host_bytes: match &content.source {
                 Some(Initial::Data(words)) => words.len() as u64 * 4,
                 Some(_) => 0,
@@ -349,50 +371,4 @@ fn code(backend: Backend) -> u8 {
 
 fn backend(code: u8) -> Backend {
     if code == self::code(Backend::Gpu) { Backend::Gpu } else { Backend::Cpu }
-}
-
-impl Generator {
-    /// The ops that fill `storage` with this.
-    pub(crate) fn recording(self, storage: &Arc<Storage>) -> Part {
-        let mut part = Part::default();
-        let dtype = storage.dtype();
-        let wide = dtype.wide();
-        let flat = Shape::from([storage.elements]);
-        let value = match self {
-            Generator::Full(bits) => {
-                let scalar = part.scalar(wide, bits);
-                part.broadcast(scalar, &flat)
-            }
-            Generator::Arange { start, step } => {
-                let index = part.iota(storage.elements);
-                let index = part.cast(index, wide);
-                let (start, step) = (part.scalar(wide, start), part.scalar(wide, step));
-                let (start, step) = (part.broadcast(start, &flat), part.broadcast(step, &flat));
-                let scaled = part.binary(BinaryOp::Mul, index, step);
-                part.binary(BinaryOp::Add, scaled, start)
-            }
-            Generator::Eye { columns } => {
-                let rows = storage.elements / columns.max(1);
-                let square = Shape::from([rows, columns]);
-                let row = part.iota(rows);
-                let row = part.reshape(row, &Shape::from([rows, 1]));
-                let column = part.iota(columns);
-                let (row, column) = (part.broadcast(row, &square), part.broadcast(column, &square));
-                let same = part.binary(BinaryOp::Eq, row, column);
-                part.reshape(same, &flat)
-            }
-            Generator::Uniform { seed, low, high } => {
-                let unit = part.random(UnaryOp::RandomUniform, storage.elements, seed);
-                part.scale_shift(unit, high - low, low)
-            }
-            Generator::Normal { seed, mean, deviation } => {
-                let normal = part.random(UnaryOp::RandomNormal, storage.elements, seed);
-                part.scale_shift(normal, deviation, mean)
-            }
-        };
-        let value = part.cast(value, dtype);
-        let slot = part.slot(storage);
-        part.store(value, slot, super::Layout::contiguous(flat));
-        part
-    }
 }

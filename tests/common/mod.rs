@@ -13,7 +13,7 @@ use bevy::render::settings::WgpuSettings;
 use bevy::window::ExitCondition;
 use bevy::winit::WinitPlugin;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{OpError, PipelineSettings, ReadError, Residency, TensorFigures};
+use bevy_tensor_compute::{PipelineSettings, ReadError, Residency, TensorFigures};
 
 /// Both backends.
 pub const BACKENDS: [Backend; 2] = [Backend::Gpu, Backend::Cpu];
@@ -109,20 +109,20 @@ impl Rig {
     /// Records in a system of its own; the work runs with the next update.
     pub fn record<T: 'static>(
         &mut self,
-        record: impl FnOnce(&mut TensorCommands) -> Result<T, OpError> + Send + Sync + 'static,
+        record: impl FnOnce(&TensorCommands) -> Result<T, OpError> + Send + Sync + 'static,
     ) -> Result<T, OpError> {
         let mut record = Some(record);
         self.app
             .world_mut()
-            .run_system_once(move |mut ops: TensorCommands| record.take().map(|record| record(&mut ops)))
+            .run_system_once(move |ops: TensorCommands| record.take().map(|record| record(&ops)))
             .expect("the plugin is there")
             .expect("runs once")
     }
 
     /// Records with whatever `record` borrows; the work runs with the next update.
-    pub fn with_ops(&mut self, record: impl FnOnce(&mut TensorCommands)) {
+    pub fn with_ops(&mut self, record: impl FnOnce(&TensorCommands)) {
         let mut state = SystemState::<TensorCommands>::new(self.app.world_mut());
-        record(&mut state.get_mut(self.app.world_mut()).expect("the plugin is there"));
+        record(&state.get_mut(self.app.world_mut()).expect("the plugin is there"));
         state.apply(self.app.world_mut());
     }
 
@@ -147,7 +147,7 @@ impl Rig {
     /// Records a value and steps the app until its content is here.
     pub fn compute(
         &mut self,
-        record: impl FnOnce(&mut TensorCommands) -> Result<TensorValue, OpError> + Send + Sync + 'static,
+        record: impl for<'a> FnOnce(&'a TensorCommands) -> OpResult<TensorValue<'a>> + Send + Sync + 'static,
     ) -> Result<TensorData, OpError> {
         let receiver = self.record(move |ops| {
             let value = record(ops)?;

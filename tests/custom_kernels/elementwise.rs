@@ -1,7 +1,7 @@
 //! Elementwise kernels are part of the kernels around them.
 
+use bevy_tensor_compute::UnfusedReason;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{OpError, UnfusedReason};
 
 use super::{kernels, numbers, register, report};
 use crate::common::{BACKENDS, Rig, assert_close};
@@ -85,7 +85,7 @@ fn a_function_is_part_of_products_and_reductions() {
         let data = rig
             .compute(move |ops| {
                 let y = ops.custom(&half, [many], &())?;
-                ops.sum(y, -1, false)
+                ops.sum(y, -1)
             })
             .unwrap();
         assert_eq!(kernels(&rig), ["reduce"], "{backend}");
@@ -109,7 +109,7 @@ fn narrow_types_and_integers_are_computed_in_32_bits() {
         let wanted: Vec<i32> =
             [1, 2, 255].iter().flat_map(|u| [-1, 2, 3, -4, 5].map(|i| 4 + i * 10 + u * 100)).collect();
         assert_eq!((data.dtype(), data.as_slice::<i32>().unwrap()), (DType::I32, &wanted[..]), "{backend}");
-        let error = rig.record(move |ops| ops.custom(&kernel, (i, i, u), &())).unwrap_err();
+        let error = rig.compute(move |ops| ops.custom(&kernel, (i, i, u), &())).unwrap_err();
         assert!(matches!(&error, OpError::Type { reason, .. } if reason.contains("takes f32")), "{error}");
     }
 }
@@ -139,6 +139,6 @@ fn without_a_cpu_function_the_cpu_backend_says_so() {
     let mut rig = Rig::new(Backend::Cpu);
     let kernel = register(&mut rig, CustomKernel::elementwise("half", "fn half(x: f32) -> f32 { return 0.5 * x; }"));
     let x = rig.spawn(Tensor::zeros([3], DType::F32).unwrap());
-    let error = rig.record(move |ops| ops.custom(&kernel, [x], &())).unwrap_err();
+    let error = rig.compute(move |ops| ops.custom(&kernel, [x], &())).unwrap_err();
     assert_eq!(error, OpError::NoCpuFunction { op: "half" });
 }

@@ -3,7 +3,7 @@
 use bevy::prelude::*;
 use bevy::shader::Shader;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{KernelError, OpError, SourcePlace};
+use bevy_tensor_compute::{KernelError, SourcePlace};
 
 use super::{DOUBLE, kernels, register};
 use crate::common::Rig;
@@ -31,7 +31,7 @@ fn an_edit_runs_with_the_next_frame_and_a_broken_one_leaves_the_old_code() {
         CustomKernel::shader("edited", handle.clone()).inputs(["x"]).output("y", OutputShape::like("x")),
     );
     let used = kernel.clone();
-    let early = rig.record(move |ops| ops.custom(&used, [x], &())).unwrap_err();
+    let early = rig.compute(move |ops| ops.custom(&used, [x], &())).unwrap_err();
     assert_eq!(early, OpError::from(KernelError::NotLoaded { kernel: "edited" }));
     assert_eq!((kernel.is_ready(), kernel.version()), (false, 0));
 
@@ -78,7 +78,7 @@ fn a_shader_that_is_wrong_from_the_start_is_a_fault_and_an_error_of_the_call() {
     let expected = KernelError::EntryPoint { kernel: "wrong", entry: "main", found: Vec::new() };
     assert_eq!(rig.faults(), [TensorFault::Kernel(expected.clone())]);
     let x = rig.spawn(Tensor::zeros([3], DType::F32).unwrap());
-    assert_eq!(rig.record(move |ops| ops.custom(&kernel, [x], &())).unwrap_err(), expected.into());
+    assert_eq!(rig.compute(move |ops| ops.custom(&kernel, [x], &())).unwrap_err(), expected.into());
     // Said once, not every frame.
     rig.app.update();
     rig.app.update();

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 
 use bevy::prelude::*;
-use bevy_tensor_compute::OpError;
 use bevy_tensor_compute::prelude::*;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -56,7 +55,7 @@ fn recipe() -> impl Strategy<Value = Recipe> {
 }
 
 /// Records the recipe; gives what is to be read.
-fn record(ops: &mut TensorCommands, recipe: &Recipe, inputs: &[Entity]) -> Result<Vec<TensorValue>, OpError> {
+fn record<'a>(ops: &'a TensorCommands, recipe: &Recipe, inputs: &[Entity]) -> OpResult<Vec<TensorValue<'a>>> {
     let mut values: Vec<TensorValue> = Vec::new();
     for &input in inputs {
         values.push(ops.cast(input, DType::F32)?);
@@ -103,10 +102,10 @@ fn record(ops: &mut TensorCommands, recipe: &Recipe, inputs: &[Entity]) -> Resul
                 match op {
                     0 => ops.softmax(x, axis)?,
                     1 => ops.layer_norm(x, None, None, -1, 0.1)?,
-                    2 => ops.mean(x, axis as isize, true)?,
-                    3 => ops.max_of(x, axis as isize, true)?,
+                    2 => ops.mean(x, Axes::from(axis as isize).keep())?,
+                    3 => ops.max_of(x, Axes::from(axis as isize).keep())?,
                     _ => {
-                        let sums = ops.cumsum(x, axis, false, false)?;
+                        let sums = ops.cumsum(x, axis)?;
                         ops.tanh(sums)?
                     }
                 }

@@ -1,11 +1,10 @@
 //! Attention and rotary positions.
 
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{AttentionSettings, PadMode, RopeLayout, TensorOperand};
 
 use super::call::{Call, Outputs, Stop};
 
-pub fn apply(call: &mut Call) -> Option<Outputs> {
+pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
     Some(match call.case.op.as_str() {
         "Attention" => attention(call),
         "RotaryEmbedding" => rotary(call),
@@ -14,7 +13,7 @@ pub fn apply(call: &mut Call) -> Option<Outputs> {
 }
 
 /// `[b, s, heads · d]` as `[b, heads, s, d]`; four axes stay.
-fn heads(call: &mut Call, x: TensorOperand, count: i64) -> Result<TensorValue, Stop> {
+fn heads<'a>(call: &Call<'a>, x: TensorOperand<'a>, count: i64) -> Result<TensorValue<'a>, Stop> {
     let shape = call.ops.shape(x.clone())?;
     if shape.rank() == 4 {
         return Ok(call.ops.copy(x)?);
@@ -25,14 +24,14 @@ fn heads(call: &mut Call, x: TensorOperand, count: i64) -> Result<TensorValue, S
 }
 
 /// The way back to three axes.
-fn merged(call: &mut Call, x: TensorValue) -> Result<TensorValue, Stop> {
+fn merged<'a>(call: &Call<'a>, x: TensorValue<'a>) -> Result<TensorValue<'a>, Stop> {
     let shape = call.ops.shape(x)?;
     let rows = call.ops.permute(x, &[0, 2, 1, 3])?;
     let sizes = [shape[0] as isize, shape[2] as isize, (shape[1] * shape[3]) as isize];
     Ok(call.ops.reshape(rows, &sizes)?)
 }
 
-fn attention(call: &mut Call) -> Outputs {
+fn attention<'a>(call: &Call<'a>) -> Outputs<'a> {
     let case = call.case;
     let three = call.shape_of(0).len() == 3;
     let (q, k, v) = (call.x(0)?, call.x(1)?, call.x(2)?);
@@ -67,7 +66,7 @@ fn attention(call: &mut Call) -> Outputs {
 }
 
 /// The given mask stretched to all keys, with the keys behind each batch's length hidden.
-fn mask(call: &mut Call, s: usize, t: usize, causal: bool) -> Result<Option<TensorValue>, Stop> {
+fn mask<'a>(call: &Call<'a>, s: usize, t: usize, causal: bool) -> Result<Option<TensorValue<'a>>, Stop> {
     let mut all = None;
     if let Some(mask) = call.maybe(3)? {
         let shape = call.shape_of(3);
@@ -99,7 +98,7 @@ fn mask(call: &mut Call, s: usize, t: usize, causal: bool) -> Result<Option<Tens
 }
 
 /// A mask that also hides what is not `seen`.
-fn hide(call: &mut Call, mask: Option<TensorValue>, seen: TensorValue) -> Result<TensorValue, Stop> {
+fn hide<'a>(call: &Call<'a>, mask: Option<TensorValue<'a>>, seen: TensorValue<'a>) -> Result<TensorValue<'a>, Stop> {
     Ok(match mask {
         None => seen,
         Some(mask) if call.ops.dtype(mask)? == DType::Bool => call.ops.and(mask, seen)?,
@@ -108,7 +107,7 @@ fn hide(call: &mut Call, mask: Option<TensorValue>, seen: TensorValue) -> Result
 }
 
 /// The keys within `left_window_size` before and `right_window_size` after each query.
-fn sliding(call: &mut Call, s: usize, t: usize) -> Result<Option<TensorValue>, Stop> {
+fn sliding<'a>(call: &Call<'a>, s: usize, t: usize) -> Result<Option<TensorValue<'a>>, Stop> {
     let (left, right) = (call.case.int("left_window_size", -1), call.case.int("right_window_size", -1));
     if left < 0 && right < 0 {
         return Ok(None);
@@ -130,7 +129,12 @@ fn sliding(call: &mut Call, s: usize, t: usize) -> Result<Option<TensorValue>, S
 }
 
 /// What `qk_matmul_output_mode` asks for, by plain ops.
-fn scores(call: &mut Call, q: TensorValue, k: TensorValue, settings: &AttentionSettings) -> Result<TensorValue, Stop> {
+fn scores<'a>(
+    call: &Call<'a>,
+    q: TensorValue<'a>,
+    k: TensorValue<'a>,
+    settings: &AttentionSettings<'a>,
+) -> Result<TensorValue<'a>, Stop> {
     let mode = call.case.int("qk_matmul_output_mode", 0);
     let (of_q, of_k) = (call.ops.shape(q)?, call.ops.shape(k)?);
     let k = call.ops.repeat(k, 1, of_q[1] / of_k[1])?;
@@ -157,7 +161,7 @@ fn scores(call: &mut Call, q: TensorValue, k: TensorValue, settings: &AttentionS
         };
     }
     if settings.causal {
-        let ones = call.ops.fill([of_q[2], of_k[2]], 1.0, DType::Bool)?;
+        let ones = call.ops.full([of_q[2], of_k[2]], 1.0, DType::Bool)?;
         let seen = call.ops.tril(ones, settings.position.unwrap_or(0) as i32)?;
         scores = call.ops.select(seen, scores, f64::NEG_INFINITY)?;
     }
@@ -166,12 +170,12 @@ fn scores(call: &mut Call, q: TensorValue, k: TensorValue, settings: &AttentionS
     }
     let weights = call.ops.softmax(scores, -1)?;
     // A query that sees no key has no weights.
-    let best = call.ops.max_of(scores, -1, true)?;
+    let best = call.ops.max_of(scores, TensorAxis(-1).keep())?;
     let blind = call.ops.equal(best, f64::NEG_INFINITY)?;
     Ok(call.ops.select(blind, 0.0, weights)?)
 }
 
-fn rotary(call: &mut Call) -> Outputs {
+fn rotary<'a>(call: &Call<'a>) -> Outputs<'a> {
     let case = call.case;
     let three = call.shape_of(0).len() == 3;
     let (x, mut cos, mut sin) = (call.x(0)?, call.x(1)?, call.x(2)?);

@@ -2,7 +2,6 @@
 
 use bevy::prelude::Entity;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{OpError, TensorOperand};
 
 use super::case::{Case, Host, device_type};
 
@@ -24,27 +23,27 @@ pub fn unsupported<T>(reason: impl Into<String>) -> Result<T, Stop> {
 }
 
 /// The outputs in operator order; `None` for those not asked for.
-pub type Outputs = Result<Vec<Option<TensorValue>>, Stop>;
+pub type Outputs<'a> = Result<Vec<Option<TensorValue<'a>>>, Stop>;
 
-pub fn one(value: Result<TensorValue, OpError>) -> Outputs {
+pub fn one(value: OpResult<TensorValue<'_>>) -> Outputs<'_> {
     Ok(vec![Some(value?)])
 }
 
 /// One case being recorded.
-pub struct Call<'a, 'w, 's> {
-    pub ops: &'a mut TensorCommands<'w, 's>,
+pub struct Call<'a> {
+    pub ops: &'a TensorCommands<'a, 'a>,
     pub case: &'a Case,
     pub tensors: Vec<Option<Result<Entity, String>>>,
 }
 
-impl Call<'_, '_, '_> {
+impl<'a> Call<'a> {
     /// An operand that must be there.
-    pub fn x(&self, i: usize) -> Result<TensorOperand, Stop> {
+    pub fn x(&self, i: usize) -> Result<TensorOperand<'a>, Stop> {
         self.maybe(i)?.ok_or_else(|| Stop::Failed(format!("input {i} is missing")))
     }
 
     /// An operand that may be absent.
-    pub fn maybe(&self, i: usize) -> Result<Option<TensorOperand>, Stop> {
+    pub fn maybe(&self, i: usize) -> Result<Option<TensorOperand<'a>>, Stop> {
         match self.tensors.get(i) {
             None | Some(None) => Ok(None),
             Some(Some(Ok(entity))) => Ok(Some((*entity).into())),

@@ -4,7 +4,7 @@ use bevy_tensor_compute::prelude::*;
 
 use super::call::{Call, Outputs, Stop, one};
 
-pub fn apply(call: &mut Call) -> Option<Outputs> {
+pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
     (call.case.op == "Einsum").then(|| einsum(call))
 }
 
@@ -16,7 +16,7 @@ fn labels(term: &str, rank: usize) -> Vec<char> {
     before.chars().chain(digits).chain(after.chars()).collect()
 }
 
-fn einsum(call: &mut Call) -> Outputs {
+fn einsum<'a>(call: &Call<'a>) -> Outputs<'a> {
     let equation: String = call.case.text("equation", "").chars().filter(|c| !c.is_whitespace()).collect();
     let (terms, result) = match equation.split_once("->") {
         Some((terms, result)) => (terms.to_owned(), Some(result.to_owned())),
@@ -47,14 +47,14 @@ fn einsum(call: &mut Call) -> Outputs {
         });
     }
     let product = product.ok_or(Stop::Failed("no operand".to_owned()))?;
-    let summed = Axes::Of((result.len() as isize..order.len() as isize).collect());
+    let summed = Axes::of(result.len() as isize..order.len() as isize);
     let to = call.out_type(0)?;
-    let sum = call.ops.sum(product, summed, false)?;
+    let sum = call.ops.sum(product, summed)?;
     one(call.ops.cast(sum, to))
 }
 
 /// An operand with one axis per label of `order`; labels named twice become their diagonal.
-fn lay_out(call: &mut Call, i: usize, mut term: Vec<char>, order: &[char]) -> Result<TensorValue, Stop> {
+fn lay_out<'a>(call: &Call<'a>, i: usize, mut term: Vec<char>, order: &[char]) -> Result<TensorValue<'a>, Stop> {
     let x = call.x(i)?;
     let mut value = call.ops.copy(x)?;
     if term.is_empty() {

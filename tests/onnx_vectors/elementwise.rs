@@ -1,17 +1,16 @@
 //! One and two operands, element by element.
 
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{OpError, TensorOperand};
 
 use super::call::{Call, Outputs, Stop, one, unsupported};
 
-pub fn apply(call: &mut Call) -> Option<Outputs> {
+pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
     let op = call.case.op.clone();
     unary(call, &op).or_else(|| parametric(call, &op)).or_else(|| binary(call, &op)).or_else(|| variadic(call, &op))
 }
 
-fn unary(call: &mut Call, op: &str) -> Option<Outputs> {
-    type Unary = fn(&mut TensorCommands, TensorOperand) -> Result<TensorValue, OpError>;
+fn unary<'a>(call: &Call<'a>, op: &str) -> Option<Outputs<'a>> {
+    type Unary = for<'a> fn(&'a TensorCommands, TensorOperand<'a>) -> OpResult<TensorValue<'a>>;
     let function: Unary = match op {
         "Abs" => |ops, x| ops.abs(x),
         "Neg" => |ops, x| ops.neg(x),
@@ -46,11 +45,10 @@ fn unary(call: &mut Call, op: &str) -> Option<Outputs> {
 }
 
 /// One operand and settings.
-fn parametric(call: &mut Call, op: &str) -> Option<Outputs> {
+fn parametric<'a>(call: &Call<'a>, op: &str) -> Option<Outputs<'a>> {
     let case = call.case;
-    let with = |call: &mut Call, f: &dyn Fn(&mut TensorCommands, TensorOperand) -> Result<TensorValue, OpError>| {
-        call.x(0).and_then(|x| one(f(call.ops, x)))
-    };
+    type Function<'f, 'a> = &'f dyn Fn(&'a TensorCommands<'a, 'a>, TensorOperand<'a>) -> OpResult<TensorValue<'a>>;
+    let with = |call: &Call<'a>, f: Function<'_, 'a>| call.x(0).and_then(|x| one(f(call.ops, x)));
     Some(match op {
         "LeakyRelu" => with(call, &|ops, x| ops.leaky_relu(x, case.float("alpha", 0.01))),
         "Elu" => with(call, &|ops, x| ops.elu(x, case.float("alpha", 1.0))),
@@ -100,7 +98,7 @@ fn parametric(call: &mut Call, op: &str) -> Option<Outputs> {
     })
 }
 
-fn clip(call: &mut Call) -> Outputs {
+fn clip<'a>(call: &Call<'a>) -> Outputs<'a> {
     // Bounds are attributes up to version 6.
     let bound = |attr: &str, i: usize, default: f64| {
         let old = call.case.attrs.get(attr).and_then(serde_json::Value::as_f64);
@@ -111,7 +109,7 @@ fn clip(call: &mut Call) -> Outputs {
     one(call.ops.clamp(x, low, high))
 }
 
-fn cast(call: &mut Call) -> Outputs {
+fn cast<'a>(call: &Call<'a>) -> Outputs<'a> {
     let x = call.x(0)?;
     let to = call.out_type(0)?;
     let onnx = call.out_onnx(0).to_owned();
@@ -134,19 +132,19 @@ fn cast(call: &mut Call) -> Outputs {
     one(call.ops.cast(wrapped, to))
 }
 
-fn dropout(call: &mut Call) -> Outputs {
+fn dropout<'a>(call: &Call<'a>) -> Outputs<'a> {
     let ratio = call.host_number(1).unwrap_or(f64::from(call.case.float("ratio", 0.5)));
     if call.host_number(2).is_some_and(|training| training != 0.0) && ratio != 0.0 {
         return unsupported("dropout in training draws ONNX's random numbers");
     }
     let x = call.x(0)?;
     let shape = call.shape_of(0);
-    let kept = if call.wants(1) { Some(call.ops.fill(shape, 1.0, call.out_type(1)?)?) } else { None };
+    let kept = if call.wants(1) { Some(call.ops.full(shape, 1.0, call.out_type(1)?)?) } else { None };
     Ok(vec![Some(call.ops.copy(x)?), kept])
 }
 
-fn binary(call: &mut Call, op: &str) -> Option<Outputs> {
-    type Binary = fn(&mut TensorCommands, TensorOperand, TensorOperand) -> Result<TensorValue, OpError>;
+fn binary<'a>(call: &Call<'a>, op: &str) -> Option<Outputs<'a>> {
+    type Binary = for<'a> fn(&'a TensorCommands, TensorOperand<'a>, TensorOperand<'a>) -> OpResult<TensorValue<'a>>;
     let function: Binary = match op {
         "Add" => |ops, a, b| ops.add(a, b),
         "Sub" => |ops, a, b| ops.sub(a, b),
@@ -174,13 +172,13 @@ fn binary(call: &mut Call, op: &str) -> Option<Outputs> {
     Some(call.x(0).and_then(|a| call.x(1).and_then(|b| one(function(call.ops, a, b)))))
 }
 
-fn choose(call: &mut Call) -> Outputs {
+fn choose<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (condition, yes, no) = (call.x(0)?, call.x(1)?, call.x(2)?);
-    one(call.ops.where_(condition, yes, no))
+    one(call.ops.select(condition, yes, no))
 }
 
 /// Base and exponent may differ in type; the result has the base's.
-fn pow(call: &mut Call) -> Outputs {
+fn pow<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (base, exponent) = (call.x(0)?, call.x(1)?);
     let (of_base, of_exponent) = (call.dtype_of(0)?, call.dtype_of(1)?);
     if of_exponent.is_float() && !of_base.is_float() {
@@ -193,17 +191,16 @@ fn pow(call: &mut Call) -> Outputs {
     one(call.ops.pow(base, exponent))
 }
 
-fn variadic(call: &mut Call, op: &str) -> Option<Outputs> {
-    type Binary = fn(&mut TensorCommands, TensorValue, TensorOperand) -> Result<TensorValue, OpError>;
+fn variadic<'a>(call: &Call<'a>, op: &str) -> Option<Outputs<'a>> {
+    type Binary = for<'b> fn(&'b TensorCommands, TensorValue<'b>, TensorOperand<'b>) -> OpResult<TensorValue<'b>>;
     let function: Binary = match op {
         "Max" => |ops, a, b| ops.max(a, b),
         "Min" => |ops, a, b| ops.min(a, b),
         "Sum" | "Mean" => |ops, a, b| ops.add(a, b),
         _ => return None,
     };
-    let fold = |call: &mut Call| -> Result<TensorValue, Stop> {
-        let first = call.x(0)?;
-        let mut all = call.ops.copy(first)?;
+    let fold = |call: &Call<'a>| -> Result<TensorValue<'a>, Stop> {
+        let mut all = call.ops.value(call.x(0)?)?;
         for i in 1..call.count() {
             let next = call.x(i)?;
             all = function(call.ops, all, next)?;

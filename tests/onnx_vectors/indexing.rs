@@ -4,7 +4,7 @@ use bevy_tensor_compute::ScatterMode;
 
 use super::call::{Call, Outputs, Stop, one};
 
-pub fn apply(call: &mut Call) -> Option<Outputs> {
+pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
     Some(match call.case.op.as_str() {
         "Gather" => gather(call),
         "GatherElements" => gather_elements(call),
@@ -16,7 +16,7 @@ pub fn apply(call: &mut Call) -> Option<Outputs> {
     })
 }
 
-fn gather(call: &mut Call) -> Outputs {
+fn gather<'a>(call: &Call<'a>) -> Outputs<'a> {
     let axis = call.case.int("axis", 0) as isize;
     let (x, mut indices) = (call.x(0)?, call.x(1)?);
     if call.shape_of(1) == [1] && call.out_rank(0) + 1 == call.shape_of(0).len() {
@@ -26,13 +26,13 @@ fn gather(call: &mut Call) -> Outputs {
     one(call.ops.gather(x, indices, axis))
 }
 
-fn gather_elements(call: &mut Call) -> Outputs {
+fn gather_elements<'a>(call: &Call<'a>) -> Outputs<'a> {
     let axis = call.case.int("axis", 0) as isize;
     let (x, indices) = (call.x(0)?, call.x(1)?);
     one(call.ops.gather_elements(x, indices, axis))
 }
 
-fn gather_nd(call: &mut Call) -> Outputs {
+fn gather_nd<'a>(call: &Call<'a>) -> Outputs<'a> {
     let batch = call.case.int("batch_dims", 0) as usize;
     let (x, indices) = (call.x(0)?, call.x(1)?);
     one(call.ops.gather_nd(x, indices, batch))
@@ -49,18 +49,18 @@ fn mode(call: &Call) -> Result<ScatterMode, Stop> {
     })
 }
 
-fn scatter_elements(call: &mut Call) -> Outputs {
+fn scatter_elements<'a>(call: &Call<'a>) -> Outputs<'a> {
     let axis = call.case.int("axis", 0) as isize;
     let (x, indices, updates, mode) = (call.x(0)?, call.x(1)?, call.x(2)?, mode(call)?);
     one(call.ops.scatter_elements(x, indices, updates, axis, mode))
 }
 
-fn scatter_nd(call: &mut Call) -> Outputs {
+fn scatter_nd<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (x, indices, updates, mode) = (call.x(0)?, call.x(1)?, call.x(2)?, mode(call)?);
     one(call.ops.scatter_nd(x, indices, updates, mode))
 }
 
-fn one_hot(call: &mut Call) -> Outputs {
+fn one_hot<'a>(call: &Call<'a>) -> Outputs<'a> {
     use bevy_tensor_compute::DType;
     let depth = call.host_number(1).unwrap_or(0.0) as usize;
     let (mut indices, values) = (call.x(0)?, call.x(2)?);

@@ -19,7 +19,7 @@ mod windows;
 use call::{Call, Outputs, unsupported};
 
 /// Records what the case's operator does.
-pub fn apply(call: &mut Call) -> Outputs {
+pub fn apply<'a>(call: &Call<'a>) -> Outputs<'a> {
     let families = [
         elementwise::apply,
         reduce::apply,

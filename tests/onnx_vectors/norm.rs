@@ -4,7 +4,7 @@ use bevy_tensor_compute::prelude::*;
 
 use super::call::{Call, Outputs, index, one};
 
-pub fn apply(call: &mut Call) -> Option<Outputs> {
+pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
     Some(match call.case.op.as_str() {
         "Softmax" | "LogSoftmax" | "Hardmax" => softmax(call),
         "LayerNormalization" => layer(call),
@@ -19,7 +19,7 @@ pub fn apply(call: &mut Call) -> Option<Outputs> {
     })
 }
 
-fn softmax(call: &mut Call) -> Outputs {
+fn softmax<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (x, shape) = (call.x(0)?, call.shape_of(0));
     let sizes: Vec<isize> = shape.iter().map(|&n| n as isize).collect();
     // Before version 13 all axes from this one on are taken as one.
@@ -37,7 +37,7 @@ fn softmax(call: &mut Call) -> Outputs {
         "LogSoftmax" => call.ops.log_softmax(x, at)?,
         _ => {
             let dtype = call.out_type(0)?;
-            let best = call.ops.argmax(x, at, false)?;
+            let best = call.ops.argmax(x, at)?;
             let flat = call.ops.shape(x)?;
             let hot = call.ops.one_hot(best, flat[at], dtype)?;
             let mut order: Vec<isize> = (0..flat.rank() as isize - 1).collect();
@@ -48,35 +48,35 @@ fn softmax(call: &mut Call) -> Outputs {
     one(call.ops.reshape(value, &sizes))
 }
 
-fn layer(call: &mut Call) -> Outputs {
+fn layer<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (axis, eps) = (call.case.int("axis", -1), call.case.float("epsilon", 1e-5));
     let (x, weight, bias) = (call.x(0)?, call.maybe(1)?, call.maybe(2)?);
     let y = call.ops.layer_norm(x.clone(), weight, bias, axis as isize, eps)?;
     let rank = call.shape_of(0).len();
-    let axes = Axes::Of((index(axis, rank) as isize..rank as isize).collect());
+    let axes = Axes::of(index(axis, rank) as isize..rank as isize);
     let x = call.ops.cast(x, DType::F32)?;
-    let mean = call.ops.mean(x, axes.clone(), true)?;
-    let variance = call.ops.var(x, axes, true, 0)?;
+    let mean = call.ops.mean(x, axes.clone().keep())?;
+    let variance = call.ops.var(x, axes.keep(), 0)?;
     let inverse = call.ops.rsqrt(variance + eps)?;
     Ok(vec![Some(y), Some(mean), Some(inverse)])
 }
 
-fn rms(call: &mut Call) -> Outputs {
+fn rms<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (axis, eps) = (call.case.int("axis", -1), call.case.float("epsilon", 1e-5));
     let (x, weight) = (call.x(0)?, call.maybe(1)?);
     one(call.ops.rms_norm(x, weight, axis as isize, eps))
 }
 
-fn batch(call: &mut Call) -> Outputs {
+fn batch<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (eps, momentum) = (call.case.float("epsilon", 1e-5), call.case.float("momentum", 0.9));
     let (x, weight, bias) = (call.x(0)?, call.maybe(1)?, call.maybe(2)?);
     let (mean, variance) = (call.x(3)?, call.x(4)?);
     if !call.case.flag("training_mode", false) {
         return one(call.ops.batch_norm(x, mean, variance, weight, bias, eps));
     }
-    let axes = Axes::Of((0..call.shape_of(0).len() as isize).filter(|&axis| axis != 1).collect());
-    let now_mean = call.ops.mean(x.clone(), axes.clone(), false)?;
-    let now_variance = call.ops.var(x.clone(), axes, false, 0)?;
+    let axes = Axes::of((0..call.shape_of(0).len() as isize).filter(|&axis| axis != 1));
+    let now_mean = call.ops.mean(x.clone(), axes.clone())?;
+    let now_variance = call.ops.var(x.clone(), axes, 0)?;
     let y = call.ops.batch_norm(x, now_mean, now_variance, weight, bias, eps)?;
     let mut running = [None, None];
     for (slot, (before, now)) in running.iter_mut().zip([(mean, now_mean), (variance, now_variance)]) {
@@ -86,13 +86,13 @@ fn batch(call: &mut Call) -> Outputs {
     Ok(vec![Some(y), running[0], running[1]])
 }
 
-fn instance(call: &mut Call) -> Outputs {
+fn instance<'a>(call: &Call<'a>) -> Outputs<'a> {
     let eps = call.case.float("epsilon", 1e-5);
     let (x, weight, bias) = (call.x(0)?, call.maybe(1)?, call.maybe(2)?);
     one(call.ops.instance_norm(x, weight, bias, eps))
 }
 
-fn group(call: &mut Call) -> Outputs {
+fn group<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (groups, eps) = (call.case.int("num_groups", 1) as usize, call.case.float("epsilon", 1e-5));
     let (x, mut weight, mut bias) = (call.x(0)?, call.maybe(1)?, call.maybe(2)?);
     let channels = call.shape_of(0)[1];
@@ -107,23 +107,23 @@ fn group(call: &mut Call) -> Outputs {
     one(call.ops.group_norm(x, groups, weight, bias, eps))
 }
 
-fn lp(call: &mut Call) -> Outputs {
+fn lp<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (axis, p) = (call.case.int("axis", -1) as isize, call.case.int("p", 2) as u32);
     let x = call.x(0)?;
     one(call.ops.lp_normalize(x, axis, p))
 }
 
-fn mean_variance(call: &mut Call) -> Outputs {
+fn mean_variance<'a>(call: &Call<'a>) -> Outputs<'a> {
     let axes = call.case.ints("axes").unwrap_or_else(|| vec![0, 2, 3]);
-    let axes = Axes::Of(super::call::signed(&axes));
+    let axes = Axes::of(super::call::signed(&axes));
     let x = call.x(0)?;
-    let mean = call.ops.mean(x.clone(), axes.clone(), true)?;
-    let deviation = call.ops.std(x.clone(), axes, true, 0)?;
+    let mean = call.ops.mean(x.clone(), axes.clone().keep())?;
+    let deviation = call.ops.std(x.clone(), axes.keep(), 0)?;
     let centred = call.ops.sub(x, mean)?;
     one(call.ops.div(centred, deviation + 1e-9))
 }
 
-fn local_response(call: &mut Call) -> Outputs {
+fn local_response<'a>(call: &Call<'a>) -> Outputs<'a> {
     let case = call.case;
     let size = case.int("size", 1) as isize;
     let (x, shape) = (call.x(0)?, call.shape_of(0));

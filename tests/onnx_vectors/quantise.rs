@@ -4,7 +4,7 @@ use bevy_tensor_compute::prelude::*;
 
 use super::call::{Call, Outputs, Stop, index, one, unsupported};
 
-pub fn apply(call: &mut Call) -> Option<Outputs> {
+pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
     Some(match call.case.op.as_str() {
         "QuantizeLinear" => quantise(call),
         "DequantizeLinear" => dequantise(call),
@@ -31,7 +31,7 @@ fn range(onnx: &str) -> Result<(f64, f64), Stop> {
 }
 
 /// A scale or zero point laid out like the tensor it belongs to: one for all, one per index of an axis, or one per block of an axis.
-fn spread(call: &mut Call, i: usize, dtype: DType) -> Result<Option<TensorValue>, Stop> {
+fn spread<'a>(call: &Call<'a>, i: usize, dtype: DType) -> Result<Option<TensorValue<'a>>, Stop> {
     let Some(parameter) = call.maybe(i)? else { return Ok(None) };
     let (shape, of_x) = (call.shape_of(i), call.shape_of(0));
     let parameter = call.ops.cast(parameter, dtype)?;
@@ -50,7 +50,12 @@ fn spread(call: &mut Call, i: usize, dtype: DType) -> Result<Option<TensorValue>
 }
 
 /// `saturate(round(x / scale) + zero)` as the type of output `i`.
-fn saturate(call: &mut Call, scaled: TensorValue, zero: Option<TensorValue>, i: usize) -> Result<TensorValue, Stop> {
+fn saturate<'a>(
+    call: &Call<'a>,
+    scaled: TensorValue<'a>,
+    zero: Option<TensorValue<'a>>,
+    i: usize,
+) -> Result<TensorValue<'a>, Stop> {
     let (low, high) = range(call.out_onnx(i))?;
     let mut value = call.ops.round(scaled)?;
     if let Some(zero) = zero {
@@ -61,7 +66,7 @@ fn saturate(call: &mut Call, scaled: TensorValue, zero: Option<TensorValue>, i: 
     Ok(call.ops.cast(clamped, to)?)
 }
 
-fn quantise(call: &mut Call) -> Outputs {
+fn quantise<'a>(call: &Call<'a>) -> Outputs<'a> {
     range(call.out_onnx(0))?;
     let Some(scale) = spread(call, 1, DType::F32)? else { return unsupported("no scale") };
     let zero = spread(call, 2, DType::F32)?;
@@ -71,7 +76,7 @@ fn quantise(call: &mut Call) -> Outputs {
     one(Ok(saturate(call, scaled, zero, 0)?))
 }
 
-fn dequantise(call: &mut Call) -> Outputs {
+fn dequantise<'a>(call: &Call<'a>) -> Outputs<'a> {
     let Some(scale) = spread(call, 1, DType::F32)? else { return unsupported("no scale") };
     let zero = spread(call, 2, DType::I32)?;
     let x = call.x(0)?;
@@ -85,11 +90,11 @@ fn dequantise(call: &mut Call) -> Outputs {
     one(call.ops.cast(value, to))
 }
 
-fn dynamic(call: &mut Call) -> Outputs {
+fn dynamic<'a>(call: &Call<'a>) -> Outputs<'a> {
     let x = call.x(0)?;
-    let low = call.ops.min_of(x.clone(), Axes::All, false)?;
+    let low = call.ops.min_of(x.clone(), Axes::ALL)?;
     let low = call.ops.min(low, 0.0)?;
-    let high = call.ops.max_of(x.clone(), Axes::All, false)?;
+    let high = call.ops.max_of(x.clone(), Axes::ALL)?;
     let high = call.ops.max(high, 0.0)?;
     let width = call.ops.sub(high, low)?;
     let scale = call.ops.div(width, 255.0)?;
@@ -103,7 +108,7 @@ fn dynamic(call: &mut Call) -> Outputs {
 }
 
 /// An integer matrix less its zero point. Points of the left matrix belong to rows, those of the right to columns.
-fn centred(call: &mut Call, matrix: usize, zero: usize, rows: bool) -> Result<TensorValue, Stop> {
+fn centred<'a>(call: &Call<'a>, matrix: usize, zero: usize, rows: bool) -> Result<TensorValue<'a>, Stop> {
     let x = call.x(matrix)?;
     let x = call.ops.cast(x, DType::I32)?;
     let Some(point) = along(call, zero, DType::I32, rows)? else { return Ok(x) };
@@ -111,7 +116,7 @@ fn centred(call: &mut Call, matrix: usize, zero: usize, rows: bool) -> Result<Te
 }
 
 /// A parameter per row or per column of a matrix, or one for all.
-fn along(call: &mut Call, i: usize, dtype: DType, rows: bool) -> Result<Option<TensorValue>, Stop> {
+fn along<'a>(call: &Call<'a>, i: usize, dtype: DType, rows: bool) -> Result<Option<TensorValue<'a>>, Stop> {
     let Some(parameter) = call.maybe(i)? else { return Ok(None) };
     let shape = call.shape_of(i);
     let parameter = call.ops.cast(parameter, dtype)?;
@@ -124,13 +129,13 @@ fn along(call: &mut Call, i: usize, dtype: DType, rows: bool) -> Result<Option<T
     }))
 }
 
-fn matmul_integer(call: &mut Call) -> Outputs {
+fn matmul_integer<'a>(call: &Call<'a>) -> Outputs<'a> {
     let a = centred(call, 0, 2, true)?;
     let b = centred(call, 1, 3, false)?;
     one(call.ops.matmul(a, b))
 }
 
-fn quantised_matmul(call: &mut Call) -> Outputs {
+fn quantised_matmul<'a>(call: &Call<'a>) -> Outputs<'a> {
     let a = centred(call, 0, 2, true)?;
     let b = centred(call, 3, 5, false)?;
     let product = call.ops.matmul(a, b)?;

@@ -4,7 +4,7 @@ use bevy_tensor_compute::{PadMode, ResizeCoordinates, ResizeMode, ResizeRounding
 
 use super::call::{Call, Outputs, index, one, signed, unsupported};
 
-pub fn apply(call: &mut Call) -> Option<Outputs> {
+pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
     Some(match call.case.op.as_str() {
         "Resize" => resize(call, [1, 2, 3]),
         // Its scales are input 1, and there is no region.
@@ -14,7 +14,7 @@ pub fn apply(call: &mut Call) -> Option<Outputs> {
     })
 }
 
-fn resize(call: &mut Call, [roi, scales, sizes]: [usize; 3]) -> Outputs {
+fn resize<'a>(call: &Call<'a>, [roi, scales, sizes]: [usize; 3]) -> Outputs<'a> {
     let case = call.case;
     // Version 10 has scales as input 1, and every older one is asymmetric.
     let old = case.opset < 11;
@@ -68,7 +68,7 @@ fn settings(call: &Call) -> ResizeSettings {
     ResizeSettings { mode, antialias, exclude_outside, ..ResizeSettings::default() }
 }
 
-fn crop_and_resize(call: &mut Call, roi: usize, scales: usize, sizes: usize) -> Outputs {
+fn crop_and_resize<'a>(call: &Call<'a>, roi: usize, scales: usize, sizes: usize) -> Outputs<'a> {
     let case = call.case;
     let shape = call.shape_of(0);
     let axes = case.ints("axes").unwrap_or_else(|| (0..shape.len() as i64).collect());
@@ -89,7 +89,7 @@ fn crop_and_resize(call: &mut Call, roi: usize, scales: usize, sizes: usize) -> 
     one(call.ops.resize(x, &signed(&axes), to, settings))
 }
 
-fn pad(call: &mut Call) -> Outputs {
+fn pad<'a>(call: &Call<'a>) -> Outputs<'a> {
     let case = call.case;
     let (x, rank) = (call.x(0)?, call.shape_of(0).len());
     let mode = match case.text("mode", "constant") {

@@ -94,7 +94,7 @@ fn on(rig: &mut Rig, case: &Arc<Case>) -> Result<(), Stop> {
 }
 
 /// Records the case and asks for every output it lists.
-fn record(call: &mut Call) -> Result<Vec<(usize, TensorReceiver)>, Stop> {
+fn record<'a>(call: &Call<'a>) -> Result<Vec<(usize, TensorReceiver)>, Stop> {
     let values = super::apply(call)?;
     let mut receivers = Vec::new();
     for (i, expected) in call.case.outputs.iter().enumerate() {

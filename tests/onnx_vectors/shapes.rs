@@ -1,11 +1,10 @@
 //! The same elements under other shapes, and joining and splitting.
 
-use bevy_tensor_compute::DepthOrder;
 use bevy_tensor_compute::prelude::*;
 
 use super::call::{Call, Outputs, index, one, signed, sizes};
 
-pub fn apply(call: &mut Call) -> Option<Outputs> {
+pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
     Some(match call.case.op.as_str() {
         "Reshape" => reshape(call),
         "Flatten" => flatten(call),
@@ -26,7 +25,7 @@ pub fn apply(call: &mut Call) -> Option<Outputs> {
     })
 }
 
-fn reshape(call: &mut Call) -> Outputs {
+fn reshape<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (x, shape) = (call.x(0)?, call.shape_of(0));
     let keep_zeros = call.case.flag("allowzero", false);
     let mut to = signed(&call.ints_of("shape", 1).unwrap_or_default());
@@ -38,7 +37,7 @@ fn reshape(call: &mut Call) -> Outputs {
     one(call.ops.reshape(x, &to))
 }
 
-fn flatten(call: &mut Call) -> Outputs {
+fn flatten<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (x, shape) = (call.x(0)?, call.shape_of(0));
     let axis = index(call.case.int("axis", 1), shape.len());
     let rows: usize = shape[..axis].iter().product();
@@ -46,19 +45,19 @@ fn flatten(call: &mut Call) -> Outputs {
     one(call.ops.reshape(x, &[rows as isize, columns as isize]))
 }
 
-fn transpose(call: &mut Call) -> Outputs {
+fn transpose<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (x, rank) = (call.x(0)?, call.shape_of(0).len() as i64);
     let order = call.case.ints("perm").unwrap_or_else(|| (0..rank).rev().collect());
     one(call.ops.permute(x, &signed(&order)))
 }
 
-fn squeeze(call: &mut Call) -> Outputs {
+fn squeeze<'a>(call: &Call<'a>) -> Outputs<'a> {
     let x = call.x(0)?;
-    let axes = call.ints_of("axes", 1).map_or(Axes::All, |axes| Axes::Of(signed(&axes)));
+    let axes = call.ints_of("axes", 1).map_or(Axes::ALL, |axes| Axes::of(signed(&axes)));
     one(call.ops.squeeze(x, axes))
 }
 
-fn unsqueeze(call: &mut Call) -> Outputs {
+fn unsqueeze<'a>(call: &Call<'a>) -> Outputs<'a> {
     let axes = signed(&call.ints_of("axes", 1).unwrap_or_default());
     let mut x = call.x(0)?;
     if call.shape_of(0) == [1] && call.out_rank(0) == axes.len() {
@@ -68,15 +67,15 @@ fn unsqueeze(call: &mut Call) -> Outputs {
     one(call.ops.unsqueeze(x, &axes))
 }
 
-fn expand(call: &mut Call) -> Outputs {
+fn expand<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (x, shape) = (call.x(0)?, Shape::from(call.shape_of(0)));
     let asked = Shape::from(sizes(&call.host_ints(1).unwrap_or_default()));
     // The operand may be the larger in some axes.
     let to = shape.broadcast(&asked).unwrap_or(asked);
-    one(call.ops.expand(x, to))
+    one(call.ops.broadcast_to(x, to))
 }
 
-fn slice(call: &mut Call) -> Outputs {
+fn slice<'a>(call: &Call<'a>) -> Outputs<'a> {
     let starts = call.ints_of("starts", 1).unwrap_or_default();
     let ends = call.ints_of("ends", 2).unwrap_or_default();
     let axes = call.ints_of("axes", 3).unwrap_or_else(|| (0..starts.len() as i64).collect());
@@ -90,7 +89,7 @@ fn slice(call: &mut Call) -> Outputs {
     one(Ok(value))
 }
 
-fn split(call: &mut Call) -> Outputs {
+fn split<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (x, shape) = (call.x(0)?, call.shape_of(0));
     let axis = index(call.case.int("axis", 0), shape.len());
     let parts = call.ints_of("split", 1).map(|list| sizes(&list)).unwrap_or_else(|| {
@@ -102,7 +101,7 @@ fn split(call: &mut Call) -> Outputs {
     Ok(call.ops.split(x, axis, &parts)?.into_iter().map(Some).collect())
 }
 
-fn concat(call: &mut Call) -> Outputs {
+fn concat<'a>(call: &Call<'a>) -> Outputs<'a> {
     let mut parts = Vec::new();
     for i in 0..call.count() {
         parts.push(call.x(i)?);
@@ -111,7 +110,7 @@ fn concat(call: &mut Call) -> Outputs {
     one(call.ops.concat(parts, axis))
 }
 
-fn tile(call: &mut Call) -> Outputs {
+fn tile<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (x, rank) = (call.x(0)?, call.shape_of(0).len());
     let mut counts = sizes(&call.host_ints(1).unwrap_or_default());
     if call.case.opset < 6 {
@@ -123,7 +122,7 @@ fn tile(call: &mut Call) -> Outputs {
     one(call.ops.tile(x, &counts))
 }
 
-fn depth_to_space(call: &mut Call) -> Outputs {
+fn depth_to_space<'a>(call: &Call<'a>) -> Outputs<'a> {
     let order = match call.case.text("mode", "DCR") {
         "CRD" => DepthOrder::ColumnRowDepth,
         _ => DepthOrder::DepthColumnRow,

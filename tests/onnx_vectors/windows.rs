@@ -1,14 +1,11 @@
 //! Convolution and pooling.
 
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{
-    ConvSettings, ConvTransposeSettings, OpError, PadMode, Padding, PoolSettings, ScatterMode, TensorOperand,
-};
 
 use super::call::{Call, Outputs, one, unsupported};
 use super::case::Case;
 
-pub fn apply(call: &mut Call) -> Option<Outputs> {
+pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
     Some(match call.case.op.as_str() {
         "Conv" | "ConvInteger" => conv(call),
         "ConvTranspose" => conv_transpose(call),
@@ -75,7 +72,7 @@ macro_rules! by_rank {
     };
 }
 
-fn conv(call: &mut Call) -> Outputs {
+fn conv<'a>(call: &Call<'a>) -> Outputs<'a> {
     let case = call.case;
     let (mut x, mut weight) = (call.x(0)?, call.x(1)?);
     if case.op == "ConvInteger" {
@@ -94,12 +91,12 @@ fn conv(call: &mut Call) -> Outputs {
     one(Ok(run_conv(call, x, weight, bias)?))
 }
 
-fn run_conv(
-    call: &mut Call,
-    x: TensorOperand,
-    weight: TensorOperand,
-    bias: Option<TensorOperand>,
-) -> Result<TensorValue, super::call::Stop> {
+fn run_conv<'a>(
+    call: &Call<'a>,
+    x: TensorOperand<'a>,
+    weight: TensorOperand<'a>,
+    bias: Option<TensorOperand<'a>>,
+) -> Result<TensorValue<'a>, super::call::Stop> {
     let case = call.case;
     Ok(by_rank!(
         call,
@@ -121,7 +118,7 @@ fn transpose_settings<const N: usize>(case: &Case) -> ConvTransposeSettings<N> {
     }
 }
 
-fn conv_transpose(call: &mut Call) -> Outputs {
+fn conv_transpose<'a>(call: &Call<'a>) -> Outputs<'a> {
     let case = call.case;
     let (x, weight, bias) = (call.x(0)?, call.x(1)?, call.maybe(2)?);
     one(by_rank!(
@@ -132,7 +129,7 @@ fn conv_transpose(call: &mut Call) -> Outputs {
     ))
 }
 
-fn max_pool(call: &mut Call) -> Outputs {
+fn max_pool<'a>(call: &Call<'a>) -> Outputs<'a> {
     let case = call.case;
     let x = call.x(0)?;
     let largest = by_rank!(
@@ -165,7 +162,7 @@ fn max_pool(call: &mut Call) -> Outputs {
 }
 
 /// Row-major positions in `sizes` as column-major ones.
-fn column_major(call: &mut Call, positions: TensorValue, sizes: &[usize]) -> Result<TensorValue, OpError> {
+fn column_major<'a>(call: &Call<'a>, positions: TensorValue<'a>, sizes: &[usize]) -> OpResult<TensorValue<'a>> {
     let mut rest = positions;
     let mut result = call.ops.mul(positions, 0)?;
     for (axis, &n) in sizes.iter().enumerate().rev() {
@@ -178,7 +175,7 @@ fn column_major(call: &mut Call, positions: TensorValue, sizes: &[usize]) -> Res
     Ok(result)
 }
 
-fn average_pool(call: &mut Call) -> Outputs {
+fn average_pool<'a>(call: &Call<'a>) -> Outputs<'a> {
     let case = call.case;
     let x = call.x(0)?;
     one(by_rank!(
@@ -190,7 +187,7 @@ fn average_pool(call: &mut Call) -> Outputs {
 }
 
 /// The p-norm of each window: a depthwise convolution of powers with ones.
-fn lp_pool(call: &mut Call) -> Outputs {
+fn lp_pool<'a>(call: &Call<'a>) -> Outputs<'a> {
     let case = call.case;
     let p = case.int("p", 2) as f32;
     let (x, shape, dtype) = (call.x(0)?, call.shape_of(0), call.dtype_of(0)?);
@@ -214,7 +211,7 @@ fn lp_pool(call: &mut Call) -> Outputs {
     }
     let kernel = case.ints("kernel_shape").unwrap_or_default();
     let ones: Vec<usize> = [shape[1], 1].into_iter().chain(kernel.iter().map(|&n| n as usize)).collect();
-    let ones = call.ops.fill(ones, 1.0, dtype)?;
+    let ones = call.ops.full(ones, 1.0, dtype)?;
     let sums = by_rank!(
         call,
         call.ops.conv1d(powers, ones, None, settings(case, &shape)),
@@ -224,17 +221,17 @@ fn lp_pool(call: &mut Call) -> Outputs {
     one(call.ops.pow(sums, 1.0 / p))
 }
 
-fn global_lp_pool(call: &mut Call) -> Outputs {
+fn global_lp_pool<'a>(call: &Call<'a>) -> Outputs<'a> {
     let p = call.case.int("p", 2) as f32;
     let rank = call.shape_of(0).len() as isize;
     let x = call.x(0)?;
     let magnitudes = call.ops.abs(x)?;
     let powers = call.ops.pow(magnitudes, p)?;
-    let sums = call.ops.sum(powers, Axes::Of((2..rank).collect()), true)?;
+    let sums = call.ops.sum(powers, Axes::of(2..rank).keep())?;
     one(call.ops.pow(sums, 1.0 / p))
 }
 
-fn max_unpool(call: &mut Call) -> Outputs {
+fn max_unpool<'a>(call: &Call<'a>) -> Outputs<'a> {
     let case = call.case;
     let (x, indices, shape) = (call.x(0)?, call.x(1)?, call.shape_of(0));
     let rank = shape.len() - 2;
@@ -247,7 +244,7 @@ fn max_unpool(call: &mut Call) -> Outputs {
     }
     // Positions count in the inferred shape; a larger one asked for has zeros behind.
     let dtype = call.dtype_of(0)?;
-    let zeros = call.ops.fill([inferred.iter().product()], 0.0, dtype)?;
+    let zeros = call.ops.full([inferred.iter().product()], 0.0, dtype)?;
     let (x, indices) = (call.ops.reshape(x, &[-1])?, call.ops.reshape(indices, &[-1])?);
     let flat = call.ops.scatter_elements(zeros, indices, x, 0, ScatterMode::Replace)?;
     let sizes: Vec<isize> = inferred.iter().map(|&n| n as isize).collect();

@@ -1,10 +1,6 @@
 //! Every public op with operands that fit it. From these rows follow the errors that all ops share.
 
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{
-    AttentionSettings, ConvSettings, ConvTransposeSettings, DepthOrder, OpError, PadMode, PoolSettings, ResizeSettings,
-    ResizeTo, RopeLayout, ScatterMode, TensorOperand,
-};
 
 /// Which element types an operand may have.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,7 +37,7 @@ impl Takes {
     }
 }
 
-type Run = fn(&mut TensorCommands, &[TensorOperand]) -> Result<(), OpError>;
+type Run = for<'a> fn(&'a TensorCommands, &[TensorOperand<'a>]) -> OpResult<()>;
 
 /// An op, its operands' types and shapes, and a call of it.
 pub struct Row {
@@ -60,12 +56,15 @@ macro_rules! rows {
     };
 }
 
-fn some(x: &TensorOperand) -> Option<TensorOperand> {
+fn some<'a>(x: &TensorOperand<'a>) -> Option<TensorOperand<'a>> {
     Some(x.clone())
 }
 
 /// All but the effects, whose operands are tensors by name.
 pub const OPS: &[Row] = rows! {
+    value(Any [2, 3]) |o, x| o.value(&x[0]);
+    shape(Any [2, 3]) |o, x| o.shape(&x[0]);
+    dtype(Any [2, 3]) |o, x| o.dtype(&x[0]);
     neg(Number [2, 3]) |o, x| o.neg(&x[0]);
     abs(Number [2, 3]) |o, x| o.abs(&x[0]);
     exp(Float [2, 3]) |o, x| o.exp(&x[0]);
@@ -121,7 +120,6 @@ pub const OPS: &[Row] = rows! {
     or(Truth [2, 3], Truth [3]) |o, x| o.or(&x[0], &x[1]);
     xor(Truth [2, 3], Truth [3]) |o, x| o.xor(&x[0], &x[1]);
     select(Truth [3], Any [2, 3], Any [2, 1]) |o, x| o.select(&x[0], &x[1], &x[2]);
-    where_(Truth [3], Any [2, 3], Any [2, 1]) |o, x| o.where_(&x[0], &x[1], &x[2]);
     matmul(Number [2, 3], Number [3, 4]) |o, x| o.matmul(&x[0], &x[1]);
     matmul_nt(Number [2, 3], Number [4, 3]) |o, x| o.matmul_nt(&x[0], &x[1]);
     matmul_tn(Number [3, 2], Number [3, 4]) |o, x| o.matmul_tn(&x[0], &x[1]);
@@ -132,25 +130,27 @@ pub const OPS: &[Row] = rows! {
     l2_distance(Float [2, 3], Float [3]) |o, x| o.l2_distance(&x[0], &x[1], -1);
     pairwise_cosine(Float [2, 3], Float [4, 3]) |o, x| o.pairwise_cosine(&x[0], &x[1]);
     pairwise_l2(Float [2, 3], Float [4, 3]) |o, x| o.pairwise_l2(&x[0], &x[1]);
-    sum(Number [2, 3]) |o, x| o.sum(&x[0], 1, false);
-    mean(Float [2, 3]) |o, x| o.mean(&x[0], 1, false);
-    max_of(Any [2, 3]) |o, x| o.max_of(&x[0], 1, false);
-    min_of(Any [2, 3]) |o, x| o.min_of(&x[0], 1, false);
-    prod(Number [2, 3]) |o, x| o.prod(&x[0], 1, false);
-    sum_squares(Number [2, 3]) |o, x| o.sum_squares(&x[0], 1, false);
-    l1_norm(Number [2, 3]) |o, x| o.l1_norm(&x[0], 1, false);
-    l2_norm(Float [2, 3]) |o, x| o.l2_norm(&x[0], 1, false);
-    log_sum_exp(Float [2, 3]) |o, x| o.log_sum_exp(&x[0], 1, false);
-    var(Float [2, 3]) |o, x| o.var(&x[0], 1, false, 0);
-    std(Float [2, 3]) |o, x| o.std(&x[0], 1, false, 0);
-    any(Truth [2, 3]) |o, x| o.any(&x[0], 1, false);
-    all(Truth [2, 3]) |o, x| o.all(&x[0], 1, false);
-    argmax(Any [2, 3]) |o, x| o.argmax(&x[0], 1, false);
-    argmin(Any [2, 3]) |o, x| o.argmin(&x[0], 1, false);
-    argmax_last(Any [2, 3]) |o, x| o.argmax_last(&x[0], 1, false);
-    argmin_last(Any [2, 3]) |o, x| o.argmin_last(&x[0], 1, false);
-    cumsum(Number [2, 3]) |o, x| o.cumsum(&x[0], 1, false, false);
-    top_k(Any [2, 3]) |o, x| o.top_k(&x[0], 2, 1, true);
+    sum(Number [2, 3]) |o, x| o.sum(&x[0], 1);
+    mean(Float [2, 3]) |o, x| o.mean(&x[0], 1);
+    max_of(Any [2, 3]) |o, x| o.max_of(&x[0], 1);
+    min_of(Any [2, 3]) |o, x| o.min_of(&x[0], 1);
+    prod(Number [2, 3]) |o, x| o.prod(&x[0], 1);
+    sum_squares(Number [2, 3]) |o, x| o.sum_squares(&x[0], 1);
+    l1_norm(Number [2, 3]) |o, x| o.l1_norm(&x[0], 1);
+    l2_norm(Float [2, 3]) |o, x| o.l2_norm(&x[0], 1);
+    log_sum_exp(Float [2, 3]) |o, x| o.log_sum_exp(&x[0], 1);
+    var(Float [2, 3]) |o, x| o.var(&x[0], 1, 0);
+    std(Float [2, 3]) |o, x| o.std(&x[0], 1, 0);
+    any(Truth [2, 3]) |o, x| o.any(&x[0], 1);
+    all(Truth [2, 3]) |o, x| o.all(&x[0], 1);
+    argmax(Any [2, 3]) |o, x| o.argmax(&x[0], 1);
+    argmin(Any [2, 3]) |o, x| o.argmin(&x[0], 1);
+    argmax_last(Any [2, 3]) |o, x| o.argmax_last(&x[0], 1);
+    argmin_last(Any [2, 3]) |o, x| o.argmin_last(&x[0], 1);
+    cumsum(Number [2, 3]) |o, x| o.cumsum(&x[0], 1);
+    cumsum_with(Number [2, 3]) |o, x| o.cumsum_with(&x[0], 1, CumsumSettings { reverse: true, ..Default::default() });
+    top_k(Any [2, 3]) |o, x| o.top_k(&x[0], 2, 1);
+    bottom_k(Any [2, 3]) |o, x| o.bottom_k(&x[0], 2, 1);
     softmax(Float [2, 3]) |o, x| o.softmax(&x[0], 1);
     log_softmax(Float [2, 3]) |o, x| o.log_softmax(&x[0], 1);
     layer_norm(Float [2, 3], Float [3], Float [3]) |o, x| o.layer_norm(&x[0], some(&x[1]), some(&x[2]), -1, 1e-5);
@@ -195,7 +195,7 @@ pub const OPS: &[Row] = rows! {
     permute(Any [2, 3]) |o, x| o.permute(&x[0], &[1, 0]);
     squeeze(Any [2, 1]) |o, x| o.squeeze(&x[0], 1);
     unsqueeze(Any [2, 3]) |o, x| o.unsqueeze(&x[0], &[1]);
-    expand(Any [2, 1]) |o, x| o.expand(&x[0], [2, 3]);
+    broadcast_to(Any [2, 1]) |o, x| o.broadcast_to(&x[0], [2, 3]);
     slice(Any [2, 3]) |o, x| o.slice(&x[0], 1, 0, 2);
     slice_step(Any [2, 3]) |o, x| o.slice_step(&x[0], 1, 0, 3, 2);
     split(Any [2, 3]) |o, x| o.split(&x[0], 1, &[1, 2]);
@@ -214,7 +214,7 @@ pub const OPS: &[Row] = rows! {
     scatter_elements(Any [2, 3], Index [2, 2], Any [2, 2])
         |o, x| o.scatter_elements(&x[0], &x[1], &x[2], 1, ScatterMode::Replace);
     scatter_nd(Any [2, 3], Index [4, 1], Any [4, 3]) |o, x| o.scatter_nd(&x[0], &x[1], &x[2], ScatterMode::Replace);
-    fill() |o, x| o.fill([2], 1.0, DType::F32);
+    full() |o, x| o.full([2], 1.0, DType::F32);
     arange() |o, x| o.arange(0.0, 1.0, 3, DType::F32);
     eye() |o, x| o.eye(2, 2, 0, DType::F32);
     tril(Any [2, 3]) |o, x| o.tril(&x[0], 0);
@@ -222,7 +222,7 @@ pub const OPS: &[Row] = rows! {
     one_hot(Index [4]) |o, x| o.one_hot(&x[0], 3, DType::F32);
     attention(Float [1, 2, 3, 4], Float [1, 2, 5, 4], Float [1, 2, 5, 4], Float [3, 5])
         |o, x| o.attention(&x[0], &x[1], &x[2], AttentionSettings { mask: some(&x[3]), ..Default::default() });
-    rope(Float [3, 4]) |o, x| o.rope(&x[0], 0, 1e4, RopeLayout::Half, None);
+    rope(Float [3, 4]) |o, x| o.rope(&x[0], RopeSettings::default());
     rope_with(Float [3, 4], Float [3, 2], Float [3, 2]) |o, x| o.rope_with(&x[0], &x[1], &x[2], RopeLayout::Half);
     quantize(Float [2, 32]) |o, x| o.quantize(&x[0], DType::Q8_0);
     dequantize(Quantized [2, 32]) |o, x| o.dequantize(&x[0]);

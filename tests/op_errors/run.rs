@@ -2,7 +2,7 @@
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{OpError, ReadError, RunError, ScatterMode};
+use bevy_tensor_compute::{ReadError, RunError};
 
 use super::goes_on;
 use crate::common::{BACKENDS, Rig};
@@ -32,7 +32,7 @@ fn no_number_does_no_harm() {
         for value in rig.compute(move |ops| ops.softmax(x, 0)).expect("it fits").to_f32() {
             assert!(value.is_nan());
         }
-        let best = rig.compute(move |ops| ops.argmax(x, 0, false)).expect("it fits");
+        let best = rig.compute(move |ops| ops.argmax(x, 0)).expect("it fits");
         assert!((0..65).contains(&best.item::<i32>().expect("one")));
         goes_on(&mut rig);
         assert_eq!(rig.faults(), []);
@@ -55,7 +55,7 @@ fn a_tensor_beyond_the_device_fails_alone() {
     let huge = rig.spawn(Tensor::zeros([elements as usize], DType::F32).expect("addressable"));
     let receiver = rig
         .record(move |ops| {
-            let sum = ops.sum(huge, Axes::All, false)?;
+            let sum = ops.sum(huge, Axes::ALL)?;
             ops.read(sum)
         })
         .expect("recording asks no device");
@@ -81,7 +81,7 @@ fn a_value_beyond_the_device_fails_alone() {
         .record(move |ops| {
             let product = ops.matmul_nt(x, x)?;
             let rows = ops.softmax(product, -1)?;
-            let sum = ops.sum(rows, Axes::All, false)?;
+            let sum = ops.sum(rows, Axes::ALL)?;
             ops.read(sum)
         })
         .expect("recording asks no device");

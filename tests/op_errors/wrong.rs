@@ -1,16 +1,14 @@
 //! Shapes, axes and settings that do not fit.
 
+use bevy::ecs::system::SystemState;
 use bevy::prelude::*;
+use bevy_tensor_compute::TensorError;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{
-    AttentionSettings, ConvSettings, ConvTransposeSettings, DepthOrder, OpError, PadMode, PoolSettings, ResizeSettings,
-    ResizeTo, RopeLayout, ScatterMode, TensorError, TensorOperand,
-};
 
 use super::{goes_on, named};
 use crate::common::{BACKENDS, Rig};
 
-type Run = fn(&mut TensorCommands, &[TensorOperand]) -> Result<(), OpError>;
+type Run = for<'a> fn(&'a TensorCommands, &[TensorOperand<'a>]) -> OpResult<()>;
 
 /// The op, the variant, operands (`true` for indices), and the call.
 struct Wrong {
@@ -31,7 +29,7 @@ macro_rules! wrong {
     };
 }
 
-fn some(x: &TensorOperand) -> Option<TensorOperand> {
+fn some<'a>(x: &TensorOperand<'a>) -> Option<TensorOperand<'a>> {
     Some(x.clone())
 }
 
@@ -68,26 +66,26 @@ const WRONG: &[Wrong] = wrong! {
     pairwise_cosine Shape([2, 3], [2, 4]) |o, x| o.pairwise_cosine(&x[0], &x[1]);
     pairwise_l2 Shape([2, 3], [2, 4]) |o, x| o.pairwise_l2(&x[0], &x[1]);
     pairwise_l2 Shape([3], [2, 3]) |o, x| o.pairwise_l2(&x[0], &x[1]);
-    sum Axis([2, 3]) |o, x| o.sum(&x[0], 2, false);
-    sum Axis([2, 3]) |o, x| o.sum(&x[0], [0, -2], false);
-    mean Axis([2, 3]) |o, x| o.mean(&x[0], -3, false);
-    max_of Axis([2, 3]) |o, x| o.max_of(&x[0], 2, false);
-    min_of Axis([2, 3]) |o, x| o.min_of(&x[0], 2, false);
-    prod Axis([2, 3]) |o, x| o.prod(&x[0], 2, false);
-    sum_squares Axis([2, 3]) |o, x| o.sum_squares(&x[0], 2, false);
-    l1_norm Axis([2, 3]) |o, x| o.l1_norm(&x[0], 2, false);
-    l2_norm Axis([2, 3]) |o, x| o.l2_norm(&x[0], 2, false);
-    log_sum_exp Axis([2, 3]) |o, x| o.log_sum_exp(&x[0], 2, false);
-    var Axis([2, 3]) |o, x| o.var(&x[0], 2, false, 0);
-    std Axis([2, 3]) |o, x| o.std(&x[0], 2, false, 0);
-    argmax Axis([2, 3]) |o, x| o.argmax(&x[0], 2, false);
-    argmax Shape([2, 0]) |o, x| o.argmax(&x[0], 1, false);
-    argmin Axis([]) |o, x| o.argmin(&x[0], 0, false);
-    argmax_last Axis([2, 3]) |o, x| o.argmax_last(&x[0], 2, false);
-    argmin_last Axis([2, 3]) |o, x| o.argmin_last(&x[0], 2, false);
-    cumsum Axis([2, 3]) |o, x| o.cumsum(&x[0], 2, false, false);
-    top_k Axis([2, 3]) |o, x| o.top_k(&x[0], 1, 2, true);
-    top_k Shape([2, 3]) |o, x| o.top_k(&x[0], 4, 1, true);
+    sum Axis([2, 3]) |o, x| o.sum(&x[0], 2);
+    sum Axis([2, 3]) |o, x| o.sum(&x[0], [0, -2]);
+    mean Axis([2, 3]) |o, x| o.mean(&x[0], -3);
+    max_of Axis([2, 3]) |o, x| o.max_of(&x[0], 2);
+    min_of Axis([2, 3]) |o, x| o.min_of(&x[0], 2);
+    prod Axis([2, 3]) |o, x| o.prod(&x[0], 2);
+    sum_squares Axis([2, 3]) |o, x| o.sum_squares(&x[0], 2);
+    l1_norm Axis([2, 3]) |o, x| o.l1_norm(&x[0], 2);
+    l2_norm Axis([2, 3]) |o, x| o.l2_norm(&x[0], 2);
+    log_sum_exp Axis([2, 3]) |o, x| o.log_sum_exp(&x[0], 2);
+    var Axis([2, 3]) |o, x| o.var(&x[0], 2, 0);
+    std Axis([2, 3]) |o, x| o.std(&x[0], 2, 0);
+    argmax Axis([2, 3]) |o, x| o.argmax(&x[0], 2);
+    argmax Shape([2, 0]) |o, x| o.argmax(&x[0], 1);
+    argmin Axis([]) |o, x| o.argmin(&x[0], 0);
+    argmax_last Axis([2, 3]) |o, x| o.argmax_last(&x[0], 2);
+    argmin_last Axis([2, 3]) |o, x| o.argmin_last(&x[0], 2);
+    cumsum Axis([2, 3]) |o, x| o.cumsum(&x[0], 2);
+    top_k Axis([2, 3]) |o, x| o.top_k(&x[0], 1, 2);
+    top_k Shape([2, 3]) |o, x| o.top_k(&x[0], 4, 1);
     softmax Axis([2, 3]) |o, x| o.softmax(&x[0], 2);
     log_softmax Axis([2, 3]) |o, x| o.log_softmax(&x[0], -3);
     layer_norm Axis([2, 3]) |o, x| o.layer_norm(&x[0], None, None, 2, 1e-5);
@@ -144,7 +142,7 @@ const WRONG: &[Wrong] = wrong! {
     squeeze Shape([2, 3]) |o, x| o.squeeze(&x[0], 1);
     squeeze Axis([2, 3]) |o, x| o.squeeze(&x[0], 2);
     unsqueeze Axis([2, 3]) |o, x| o.unsqueeze(&x[0], &[4]);
-    expand Shape([2, 3]) |o, x| o.expand(&x[0], [2, 4]);
+    expand Shape([2, 3]) |o, x| o.broadcast_to(&x[0], [2, 4]);
     slice Axis([2, 3]) |o, x| o.slice(&x[0], 2, 0, 1);
     slice_step Axis([2, 3]) |o, x| o.slice_step(&x[0], -3, 0, 1, 1);
     slice_step Argument([2, 3]) |o, x| o.slice_step(&x[0], 0, 0, 1, 0);
@@ -188,13 +186,13 @@ const WRONG: &[Wrong] = wrong! {
         |o, x| o.attention(&x[0], &x[1], &x[2], AttentionSettings { mask: some(&x[3]), ..Default::default() });
     attention Type([1, 1, 3, 4], [1, 1, 3, 4], [1, 1, 3, 4])[[3, 3]]
         |o, x| o.attention(&x[0], &x[1], &x[2], AttentionSettings { mask: some(&x[3]), ..Default::default() });
-    rope Shape([4]) |o, x| o.rope(&x[0], 0, 1e4, RopeLayout::Half, None);
-    rope Shape([3, 4]) |o, x| o.rope(&x[0], 0, 1e4, RopeLayout::Half, Some(3));
+    rope Shape([4]) |o, x| o.rope(&x[0], RopeSettings::default());
+    rope Shape([3, 4]) |o, x| o.rope(&x[0], RopeSettings { rotary: Some(3), ..default() });
     rope_with Shape([3, 4], [3, 3], [3, 3]) |o, x| o.rope_with(&x[0], &x[1], &x[2], RopeLayout::Half);
-    fill Argument() |o, x| o.fill([1 << 20, 1 << 20], 0.0, DType::F32);
+    fill Argument() |o, x| o.full([1 << 20, 1 << 20], 0.0, DType::F32);
     eye Argument() |o, x| o.eye(1 << 20, 1 << 20, 0, DType::F32);
     tile Argument([2, 3]) |o, x| o.tile(&x[0], &[1 << 20, 1 << 20]);
-    expand Argument([1, 1]) |o, x| o.expand(&x[0], [usize::MAX, usize::MAX]);
+    expand Argument([1, 1]) |o, x| o.broadcast_to(&x[0], [usize::MAX, usize::MAX]);
 };
 
 fn variant(error: &OpError) -> &'static str {
@@ -275,10 +273,9 @@ fn effects_name_the_tensor_they_cannot_write() {
         rig.app.world_mut().despawn(gone);
         let narrow = Tensor::zeros([1, 3], DType::F32).expect("small").broadcast_to([2, 3]).expect("a view");
         let stretched = rig.app.world_mut().spawn((Name::new("stretched"), narrow)).id();
-        let foreign = rig.record(move |ops| ops.add(value, 1.0)).expect("a value");
         let data = TensorData::new(&[0.0f32; 6], [3, 2]).expect("six");
         rig.with_ops(|ops| {
-            let fails = |result: Result<(), OpError>, kind: &str, text: &str| {
+            let fails = |result: OpResult<()>, kind: &str, text: &str| {
                 let error = result.expect_err(text);
                 assert_eq!(variant(&error), kind, "{error}");
                 assert!(error.to_string().contains(text), "{error}");
@@ -308,9 +305,13 @@ fn effects_name_the_tensor_they_cannot_write() {
             assert_eq!(ops.write(gone, &[1.0f32]), Err(missing("write")));
             assert_eq!(ops.write_data(gone, &data), Err(missing("write_data")));
             assert_eq!(ops.notify(gone), Err(missing("notify")));
-            assert_eq!(ops.store(foreign, value), Err(OpError::ForeignValue { op: "store" }));
-            assert_eq!(ops.append(cache, foreign, 0, 0), Err(OpError::ForeignValue { op: "append" }));
         });
+        let world = rig.app.world_mut();
+        let mut state = SystemState::<(TensorCommands, TensorCommands)>::new(world);
+        let (ops, other) = state.get_mut(world).expect("the plugin is there");
+        let foreign = other.add(value, 1.0).expect("a value");
+        assert_eq!(ops.store(foreign, value), Err(OpError::ForeignValue { op: "store" }));
+        assert_eq!(ops.append(cache, foreign, 0, 0), Err(OpError::ForeignValue { op: "append" }));
         goes_on(&mut rig);
     }
 }

@@ -1,14 +1,13 @@
 //! Functions of each element.
 
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{OpError, TensorOperand};
 
 use super::SIZES;
 use super::host::{Array, View, erf};
 use super::table::{Case, Input, agree, layouts};
 
-type Unary = fn(&mut TensorCommands, &TensorOperand) -> Result<TensorValue, OpError>;
-type Binary = fn(&mut TensorCommands, &TensorOperand, &TensorOperand) -> Result<TensorValue, OpError>;
+type Unary = for<'a> fn(&'a TensorCommands, &TensorOperand<'a>) -> OpResult<TensorValue<'a>>;
+type Binary = for<'a> fn(&'a TensorCommands, &TensorOperand<'a>, &TensorOperand<'a>) -> OpResult<TensorValue<'a>>;
 type Row1 = (&'static str, Unary, fn(f64) -> f64, (f64, f64));
 type Row2 = (&'static str, Binary, fn(f64, f64) -> f64);
 
@@ -297,7 +296,7 @@ fn truth_tables_and_selections_agree() {
         }
     }
     let inputs = [Input::noise(DType::Bool, &[9], (0.0, 2.0), 3), Input::noise(DType::F32, &[9], WIDE, 4)];
-    cases.push(Case::new("where_", inputs, |o, x| o.where_(&x[0], &x[1], 0.5f32)));
+    cases.push(Case::new("where_", inputs, |o, x| o.select(&x[0], &x[1], 0.5f32)));
     agree(cases);
 }
 

@@ -153,7 +153,7 @@ fn try_actions(rig: &mut Rig, actions: &[Action]) -> Result<(), TestCaseError> {
 
 /// Records one run of a system, and does the same on the host.
 fn record(
-    ops: &mut TensorCommands,
+    ops: &TensorCommands,
     actions: &[Action],
     entities: &[Vec<Entity>],
     oracle: &mut Oracle,
@@ -163,7 +163,11 @@ fn record(
     let entity = |place: Place| entities[place.storage][place.view];
     let mut values: Vec<(TensorValue, Array)> = Vec::new();
     // A value of another number of elements cannot be stored there; of another shape it is reshaped.
-    fn fitted(ops: &mut TensorCommands, value: &(TensorValue, Array), to: &[usize]) -> Option<(TensorValue, Array)> {
+    fn fitted<'a>(
+        ops: &'a TensorCommands,
+        value: &(TensorValue<'a>, Array),
+        to: &[usize],
+    ) -> Option<(TensorValue<'a>, Array)> {
         if value.1.values.len() != to.iter().product::<usize>() {
             return None;
         }
@@ -270,7 +274,7 @@ fn two_tensors_change_places_without_a_third() {
             rig.spawn(Tensor::zeros([257], DType::F16).expect("small")),
         );
         rig.record(move |ops| {
-            let (of_a, of_b) = (ops.squeeze(a, Axes::All)?, ops.squeeze(b, Axes::All)?);
+            let (of_a, of_b) = (ops.squeeze(a, Axes::ALL)?, ops.squeeze(b, Axes::ALL)?);
             ops.store(of_a, b)?;
             ops.store(of_b, a)
         })

@@ -1,7 +1,7 @@
 //! A plain array on the host: what results are compared with. Slow, obvious, and in `f64`.
 
+use bevy_tensor_compute::TensorError;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{OpError, TensorError, TensorOperand};
 use half::f16;
 
 /// Row-major values with a shape.
@@ -35,11 +35,11 @@ impl View {
         }
     }
 
-    pub fn of_value(&self, ops: &mut TensorCommands, x: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
+    pub fn of_value<'a>(&self, ops: &'a TensorCommands, x: impl Into<TensorOperand<'a>>) -> OpResult<TensorValue<'a>> {
         match self {
             &View::Slice { axis, start, end, step } => ops.slice_step(x, axis, start, end, step),
             View::Permute(order) => ops.permute(x, &signed(order)),
-            View::Broadcast(shape) => ops.expand(x, shape.as_slice()),
+            View::Broadcast(shape) => ops.broadcast_to(x, shape.as_slice()),
             View::Reshape(shape) => ops.reshape(x, &signed(shape)),
         }
     }

@@ -1,6 +1,5 @@
 //! Gathering and scattering.
 
-use bevy_tensor_compute::ScatterMode;
 use bevy_tensor_compute::prelude::*;
 
 use super::host::{Array, View, indices};

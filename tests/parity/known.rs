@@ -54,7 +54,7 @@ fn rows_of_a_softmax_sum_to_one() {
             let sums = rig
                 .compute(move |ops| {
                     let rows = ops.softmax(x, -1)?;
-                    ops.sum(rows, -1, false)
+                    ops.sum(rows, -1)
                 })
                 .expect("it fits");
             assert_close(&sums.to_f32(), &[1.0; 5], 1e-5, 0.0, "softmax");
@@ -73,8 +73,8 @@ fn more_rows_than_workgroups_are_reduced() {
             let sums = rig
                 .compute(move |ops| {
                     let column = ops.reshape(x, &[rows as isize, 1])?;
-                    let wide = ops.expand(column, [rows, n])?;
-                    ops.sum(wide, -1, false)
+                    let wide = ops.broadcast_to(column, [rows, n])?;
+                    ops.sum(wide, -1)
                 })
                 .expect("it fits")
                 .to_f32();

@@ -1,7 +1,6 @@
 //! Products of matrices, similarities, attention and rotary positions.
 
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{AttentionSettings, RopeLayout};
 
 use super::SIZES;
 use super::host::Array;
@@ -151,6 +150,16 @@ fn similarities_agree() {
     agree(cases);
 }
 
+/// Attention with these settings, and the fourth operand as the mask.
+fn attend(
+    settings: AttentionSettings<'static>,
+) -> impl for<'a> Fn(&'a TensorCommands, &[TensorOperand<'a>]) -> OpResult<TensorValue<'a>> + Send + Sync + 'static {
+    move |o, x| {
+        let mask = x.get(3).cloned();
+        o.attention(&x[0], &x[1], &x[2], AttentionSettings { mask, ..settings.clone() })
+    }
+}
+
 #[test]
 fn attention_agrees() {
     let mut cases = Vec::new();
@@ -167,28 +176,22 @@ fn attention_agrees() {
             let make = |shape: &[usize], seed| Input::noise(dtype, shape, (-2.0, 2.0), seed);
             let qkv = || vec![make(&[b, h, s, d], 1), make(&[b, g, t, d], 2), make(&[b, g, t, e], 3)];
             let name = format!("attention {dtype} {b} {h}/{g} {s} {t} {d} {e}");
-            let run = |settings: AttentionSettings| {
-                move |o: &mut TensorCommands, x: &[bevy_tensor_compute::TensorOperand]| {
-                    let mask = x.get(3).cloned();
-                    o.attention(&x[0], &x[1], &x[2], AttentionSettings { mask, ..settings.clone() })
-                }
-            };
-            cases.push(Case::new(&*name, qkv(), run(AttentionSettings::default())));
+            cases.push(Case::new(&*name, qkv(), attend(AttentionSettings::default())));
             let causal = AttentionSettings { causal: true, position: Some(t.saturating_sub(s)), ..Default::default() };
-            cases.push(Case::new(format!("{name} causal"), qkv(), run(causal)));
+            cases.push(Case::new(format!("{name} causal"), qkv(), attend(causal)));
             let capped = AttentionSettings {
                 softcap: 2.0,
                 scale: Some(0.7),
                 valid_keys: Some(t.div_ceil(2)),
                 ..Default::default()
             };
-            cases.push(Case::new(format!("{name} softcap, half the keys"), qkv(), run(capped)));
+            cases.push(Case::new(format!("{name} softcap, half the keys"), qkv(), attend(capped)));
             let mut masked = qkv();
             masked.push(Input::noise(DType::F32, &[s, t], (-2.0, 2.0), 4));
-            cases.push(Case::new(format!("{name} added mask"), masked, run(AttentionSettings::default())));
+            cases.push(Case::new(format!("{name} added mask"), masked, attend(AttentionSettings::default())));
             let mut masked = qkv();
             masked.push(Input::noise(DType::Bool, &[b, 1, s, t], (0.0, 2.0), 5));
-            cases.push(Case::new(format!("{name} truth mask"), masked, run(AttentionSettings::default())));
+            cases.push(Case::new(format!("{name} truth mask"), masked, attend(AttentionSettings::default())));
         }
     }
     for ((layout, q), ((_, k), (_, v))) in layouts(DType::F32, &[2, 4, 9, 8], UNIT, 1).into_iter().zip(
@@ -218,7 +221,7 @@ fn rotary_positions_agree() {
                         cases.push(Case::new(
                             format!("rope {layout:?} {dtype} {shape:?} at {position}, {rotary:?}"),
                             [x],
-                            move |o, x| o.rope(&x[0], position, 10_000.0, layout, rotary),
+                            move |o, x| o.rope(&x[0], RopeSettings { position, layout, rotary, ..Default::default() }),
                         ));
                     }
                 }
@@ -228,7 +231,7 @@ fn rotary_positions_agree() {
             let angles = [Input::noise(DType::F32, &[5, 2], UNIT, 2), Input::noise(DType::F32, &[1, 1, 2], UNIT, 3)];
             let [cos, sin] = angles;
             cases.push(Case::new(format!("rope {layout:?} {of}"), [x.clone()], move |o, x| {
-                o.rope(&x[0], 3, 100.0, layout, None)
+                o.rope(&x[0], RopeSettings { position: 3, base: 100.0, layout, ..Default::default() })
             }));
             cases.push(Case::new(format!("rope_with {layout:?} {of}"), [x, cos, sin], move |o, x| {
                 o.rope_with(&x[0], &x[1], &x[2], layout)

@@ -2,7 +2,6 @@
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{OpError, TensorOperand};
 
 use super::host::{Array, View};
 use crate::common::{BACKENDS, Rig, tolerance};
@@ -93,7 +92,7 @@ pub fn layouts(dtype: DType, shape: &[usize], range: (f64, f64), seed: u32) -> V
     all
 }
 
-type Record = dyn Fn(&mut TensorCommands, &[TensorOperand]) -> Result<Vec<TensorValue>, OpError> + Send + Sync;
+type Record = dyn for<'a> Fn(&'a TensorCommands, &[TensorOperand<'a>]) -> OpResult<Vec<TensorValue<'a>>> + Send + Sync;
 
 /// Some work, and what is known about its result.
 pub struct Case {
@@ -108,7 +107,10 @@ impl Case {
     pub fn new(
         name: impl Into<String>,
         inputs: impl Into<Vec<Input>>,
-        record: impl Fn(&mut TensorCommands, &[TensorOperand]) -> Result<TensorValue, OpError> + Send + Sync + 'static,
+        record: impl for<'a> Fn(&'a TensorCommands, &[TensorOperand<'a>]) -> OpResult<TensorValue<'a>>
+        + Send
+        + Sync
+        + 'static,
     ) -> Self {
         Self::many(name, inputs, move |ops, x| Ok(vec![record(ops, x)?]))
     }
@@ -117,7 +119,10 @@ impl Case {
     pub fn many(
         name: impl Into<String>,
         inputs: impl Into<Vec<Input>>,
-        record: impl Fn(&mut TensorCommands, &[TensorOperand]) -> Result<Vec<TensorValue>, OpError> + Send + Sync + 'static,
+        record: impl for<'a> Fn(&'a TensorCommands, &[TensorOperand<'a>]) -> OpResult<Vec<TensorValue<'a>>>
+        + Send
+        + Sync
+        + 'static,
     ) -> Self {
         let record = Box::new(record);
         Self { name: name.into(), inputs: inputs.into(), record, expected: None, shape: None }
@@ -167,7 +172,7 @@ fn run(backend: Backend, cases: &[Case]) -> Vec<Result<Vec<TensorData>, String>>
     results
 }
 
-fn record(ops: &mut TensorCommands, case: &Case, entities: &[Entity]) -> Result<Vec<TensorReceiver>, OpError> {
+fn record(ops: &TensorCommands, case: &Case, entities: &[Entity]) -> Result<Vec<TensorReceiver>, OpError> {
     let mut operands = Vec::new();
     for (input, &entity) in case.inputs.iter().zip(entities) {
         let mut operand = TensorOperand::from(entity);

@@ -1,10 +1,7 @@
 //! Convolution, pooling, resizing and padding.
 
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{
-    ConvSettings, ConvTransposeSettings, PadMode, Padding, PoolSettings, ResizeCoordinates, ResizeMode, ResizeRounding,
-    ResizeSettings, ResizeTo,
-};
+use bevy_tensor_compute::{ResizeCoordinates, ResizeRounding};
 
 use super::host::Array;
 use super::table::{Case, Input, agree, layouts};

@@ -1,8 +1,8 @@
 //! Blocks: their bytes are those of PyPI's `gguf`, wherever they are made; what they cost; what can be done with them and what cannot.
 
 use bevy::prelude::*;
+use bevy_tensor_compute::TensorError;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{OpError, TensorError};
 use safetensors::SafeTensors;
 
 use super::{block, floats, noise};
@@ -198,10 +198,11 @@ fn rows_can_be_viewed_and_nothing_else() {
             for (start, end, step, axis) in
                 [(0, 5, 2, 0), (5, 0, -1, 0), (1, k as isize, 1, 1), (0, k as isize / 3, 1, 1)]
             {
-                let error = rig.record(move |ops| ops.slice_step(tensor, axis, start, end, step)).expect_err("no rows");
+                let error =
+                    rig.compute(move |ops| ops.slice_step(tensor, axis, start, end, step)).expect_err("no rows");
                 assert!(matches!(error, OpError::Type { op: "slice_step", .. }), "{error}");
             }
-            let error = rig.record(move |ops| ops.reshape(tensor, &[-1, 5])).expect_err("no rows").to_string();
+            let error = rig.compute(move |ops| ops.reshape(tensor, &[-1, 5])).expect_err("no rows").to_string();
             assert!(
                 error.contains("reshape") && error.contains(dtype.name()) && error.contains("dequantize"),
                 "{error}"
@@ -286,16 +287,16 @@ fn mistakes_are_typed_errors() {
         let mut rig = Rig::new(backend);
         let x = floats(&mut rig, &[2, 48], &[0.0; 96]);
         let whole = rig.spawn(Tensor::zeros([2, 64], DType::I32).expect("small"));
-        let error = rig.record(move |ops| ops.quantize(x, DType::Q8_0)).expect_err("not whole blocks");
+        let error = rig.compute(move |ops| ops.quantize(x, DType::Q8_0)).expect_err("not whole blocks");
         assert!(matches!(error, OpError::Shape { op: "quantize", .. }), "{error}");
-        let error = rig.record(move |ops| ops.quantize(x, DType::I8)).expect_err("no quantised type");
+        let error = rig.compute(move |ops| ops.quantize(x, DType::I8)).expect_err("no quantised type");
         assert!(matches!(error, OpError::Argument { op: "quantize", .. }), "{error}");
-        let error = rig.record(move |ops| ops.cast(whole, DType::Q8_0)).expect_err("integers");
+        let error = rig.compute(move |ops| ops.cast(whole, DType::Q8_0)).expect_err("integers");
         assert!(matches!(error, OpError::Type { op: "cast", .. }), "{error}");
-        let error = rig.record(move |ops| ops.fill([64], 1.0, DType::Q4_0)).expect_err("no blocks");
-        assert!(matches!(error, OpError::Argument { op: "fill", .. }), "{error}");
+        let error = rig.compute(move |ops| ops.full([64], 1.0, DType::Q4_0)).expect_err("no blocks");
+        assert!(matches!(error, OpError::Argument { op: "full", .. }), "{error}");
         let blocks = rig.spawn(Tensor::quantized(DType::Q8_0, [2, 32], &[0.0; 64]).expect("two blocks"));
-        let error = rig.record(move |ops| {
+        let error = rig.compute(move |ops| {
             let value = ops.quantize(x, DType::Q8_0).or_else(|_| ops.reshape(blocks, &[1, 64]))?;
             ops.neg(value * 2.0)
         });

@@ -1,7 +1,6 @@
 //! Quantised tensors that are written, read, kept and shared.
 
 use bevy::prelude::*;
-use bevy_tensor_compute::OpError;
 use bevy_tensor_compute::prelude::*;
 
 use super::{block, floats, noise};

@@ -1,7 +1,6 @@
 //! Products with quantised weights: as good as their weights allow, and exactly what the widened weights give.
 
 use bevy::prelude::*;
-use bevy_tensor_compute::OpError;
 use bevy_tensor_compute::prelude::*;
 
 use super::{block, floats, noise, relative_error};
@@ -57,7 +56,7 @@ fn batches_vectors_halves_and_biases_are_taken() {
         let product = rig.compute(move |ops| ops.matmul_nt(left, weight)).expect("it fits");
         assert_eq!(product.shape(), &Shape::from([2, 3, 5]));
         assert_close(&product.to_f32(), &expected, 1e-5, 1e-4, "a batch");
-        let product = rig.compute(move |ops| ops.linear(left, weight, Some(bias.into()))).expect("it fits").to_f32();
+        let product = rig.compute(move |ops| ops.linear(left, weight, bias)).expect("it fits").to_f32();
         let with_bias: Vec<f32> = expected.iter().enumerate().map(|(i, v)| v + b[i % 5]).collect();
         assert_close(&product, &with_bias, 1e-5, 1e-4, "a bias");
 
@@ -117,7 +116,7 @@ fn mistakes_are_typed_errors() {
         let whole = rig.spawn(Tensor::zeros([2, 64], DType::I32).expect("small"));
         let weight = rig.spawn(Tensor::zeros([5, 64], DType::Q8_0).expect("small"));
         let deep = rig.spawn(Tensor::zeros([1, 5, 64], DType::Q8_0).expect("small"));
-        type Record = fn(&mut TensorCommands, [Entity; 5]) -> Result<TensorValue, OpError>;
+        type Record = for<'a> fn(&'a TensorCommands, [Entity; 5]) -> OpResult<TensorValue<'a>>;
         let record: [(&str, Record); 9] = [
             ("matmul_nt", |ops, [_, short, _, weight, _]| ops.matmul_nt(short, weight)),
             ("matmul_nt", |ops, [x, _, _, _, deep]| ops.matmul_nt(x, deep)),
@@ -126,12 +125,12 @@ fn mistakes_are_typed_errors() {
             ("matmul", |ops, [x, _, _, weight, _]| ops.matmul(x, weight)),
             ("matmul_tn", |ops, [x, _, _, weight, _]| ops.matmul_tn(x, weight)),
             ("matmul_nt", |ops, [x, _, _, weight, _]| ops.matmul_nt(weight, x)),
-            ("linear", |ops, [x, _, _, weight, _]| ops.linear(x, weight, Some(weight.into()))),
-            ("linear", |ops, [x, short, _, weight, _]| ops.linear(x, weight, Some(short.into()))),
+            ("linear", |ops, [x, _, _, weight, _]| ops.linear(x, weight, weight)),
+            ("linear", |ops, [x, short, _, weight, _]| ops.linear(x, weight, short)),
         ];
         for (name, record) in record {
             let error =
-                rig.record(move |ops| record(ops, [x, short, whole, weight, deep])).expect_err("it does not fit");
+                rig.compute(move |ops| record(ops, [x, short, whole, weight, deep])).expect_err("it does not fit");
             let typed = matches!(error, OpError::Shape { op, .. } | OpError::Type { op, .. } if op == name);
             assert!(typed, "{name}: {error}");
         }

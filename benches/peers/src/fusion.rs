@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use bevy::prelude::Entity;
-use bevy_tensor_compute::{OpError, TensorCommands, TensorValue};
+use bevy_tensor_compute::{OpResult, TensorCommands, TensorValue};
 
 use crate::arguments::Arguments;
 use crate::array::Array;
@@ -25,7 +25,7 @@ impl Case {
         name: String,
         claim: f64,
         inputs: Vec<Array>,
-        record: impl Fn(&mut TensorCommands, &[Entity]) -> Result<TensorValue, OpError> + 'static,
+        record: impl for<'a> Fn(&'a TensorCommands, &[Entity]) -> OpResult<TensorValue<'a>> + 'static,
     ) -> Self {
         Self { name, claim, inputs, record: Rc::new(record), tolerance: (1e-5, 1e-5) }
     }

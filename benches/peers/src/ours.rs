@@ -9,15 +9,15 @@ use bevy::prelude::*;
 use bevy::render::RenderApp;
 use bevy::render::pipelined_rendering::PipelinedRenderingPlugin;
 use bevy::render::renderer::{RenderAdapter, RenderDevice, RenderInstance, RenderQueue};
+use bevy_tensor_compute::PipelineSettings;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{OpError, PipelineSettings};
 use burn_wgpu::WgpuSetup;
 
 use crate::array::Array;
 use crate::measure::{Contestant, MOST};
 
 /// Records the work once.
-pub type Record = Rc<dyn Fn(&mut TensorCommands, &[Entity]) -> Result<TensorValue, OpError>>;
+pub type Record = Rc<dyn for<'a> Fn(&'a TensorCommands, &[Entity]) -> OpResult<TensorValue<'a>>>;
 
 /// Sets of inputs that repetitions take turns on.
 pub const SETS: usize = 4;
@@ -92,7 +92,7 @@ impl Rig {
     }
 
     /// A frame that records something.
-    pub fn frame<T>(&mut self, record: impl FnOnce(&mut TensorCommands) -> Result<T, OpError>) -> T {
+    pub fn frame<T>(&mut self, record: impl FnOnce(&TensorCommands) -> Result<T, OpError>) -> T {
         let recorded = {
             let mut commands = self.commands.get_mut(self.app.world_mut()).expect("the plugin is there");
             record(&mut commands).expect("the work records")

@@ -5,9 +5,7 @@ use bevy_tensor_compute::nn::{
     Conv2d, Embedding, EncoderBlock, InvertedResidual, LayerNorm, Linear, Weights, global_average, mean_rows,
 };
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{
-    AttentionSettings, Axis, ConvSettings, ImageCrop, ImageSettings, NameError, OpError, Padding, TensorOperand,
-};
+use bevy_tensor_compute::{ImageCrop, ImageSettings, NameError};
 
 /// Numbers of a text's embedding.
 pub const TEXT_WIDTH: usize = 384;
@@ -44,27 +42,24 @@ impl TextEncoder {
 
     /// Token ids `[1, length]`, of which the first `count` are the text's, to the unit embedding `[1, 384]`. `mean` is `[1, length]`: 1 / count for those,
     /// 0 for the rest. Texts of one length are one plan, whatever their count.
-    pub fn encode(
+    pub fn encode<'a>(
         &self,
-        ops: &mut TensorCommands,
-        ids: impl Into<TensorOperand>,
-        mean: impl Into<TensorOperand>,
+        ops: &'a TensorCommands,
+        ids: impl Into<TensorOperand<'a>>,
+        mean: impl Into<TensorOperand<'a>>,
         count: usize,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         let words = self.words.apply(ops, ids)?;
         let length = ops.shape(words)?[1];
-        let places = ops.arange(0.0, 1.0, length, DType::I32)?;
-        let places = self.positions.apply(ops, places)?;
+        let places = self.positions.apply(ops, ops.arange(0.0, 1.0, length, DType::I32)?)?;
         // Every token is of the first kind: there is only one sentence.
-        let first = ops.fill([1], 0.0, DType::I32)?;
-        let kind = self.kinds.apply(ops, first)?;
+        let kind = self.kinds.apply(ops, ops.full([1], 0.0, DType::I32)?)?;
         let mut x = self.norm.apply(ops, words + places + kind)?;
         for block in &self.blocks {
             let settings = AttentionSettings { valid_keys: Some(count), ..default() };
             x = block.apply(ops, x, settings)?;
         }
-        let pooled = mean_rows(ops, x, mean)?;
-        ops.l2_normalize(pooled, Axis::LAST)
+        ops.l2_normalize(mean_rows(ops, x, mean)?, LAST)
     }
 }
 
@@ -134,7 +129,7 @@ impl VisionEncoder {
     }
 
     /// Pictures `[n, 3, 224, 224]` to features `[n, 1280]`.
-    pub fn encode(&self, ops: &mut TensorCommands, x: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
+    pub fn encode<'a>(&self, ops: &'a TensorCommands, x: impl Into<TensorOperand<'a>>) -> OpResult<TensorValue<'a>> {
         let x = self.stem.apply(ops, x)?;
         let mut x = ops.clamp(x, 0.0, 6.0)?;
         for block in &self.blocks {
@@ -147,11 +142,11 @@ impl VisionEncoder {
 
     /// Features `[n, 1280]` to the thousand classes that it was trained on.
     #[cfg_attr(not(test), expect(dead_code, reason = "only the tests look at the classes"))]
-    pub fn classify(
+    pub fn classify<'a>(
         &self,
-        ops: &mut TensorCommands,
-        features: impl Into<TensorOperand>,
-    ) -> Result<TensorValue, OpError> {
+        ops: &'a TensorCommands,
+        features: impl Into<TensorOperand<'a>>,
+    ) -> OpResult<TensorValue<'a>> {
         self.classifier.apply(ops, features)
     }
 }

@@ -1,9 +1,9 @@
 //! The joint space: a linear map of each encoder's output, and cosines.
 
 use bevy::prelude::*;
+use bevy_tensor_compute::NameError;
 use bevy_tensor_compute::nn::{Linear, Weights};
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{Axis, NameError, OpError, TensorOperand};
 
 /// Numbers of a point of the joint space.
 pub const JOINT_WIDTH: usize = 256;
@@ -36,46 +36,45 @@ impl Matcher {
     }
 
     /// Text embeddings `[n, 384]` to unit points `[n, 256]`.
-    pub fn place_texts(&self, ops: &mut TensorCommands, x: impl Into<TensorOperand>) -> Result<TensorValue, OpError> {
-        let x = self.text.apply(ops, x)?;
-        ops.l2_normalize(x, Axis::LAST)
+    pub fn place_texts<'a>(
+        &self,
+        ops: &'a TensorCommands,
+        x: impl Into<TensorOperand<'a>>,
+    ) -> OpResult<TensorValue<'a>> {
+        ops.l2_normalize(self.text.apply(ops, x)?, LAST)
     }
 
     /// Picture features `[n, 1280]` to unit points `[n, 256]`. Roots tame the few large ones among them.
-    pub fn place_pictures(
+    pub fn place_pictures<'a>(
         &self,
-        ops: &mut TensorCommands,
-        x: impl Into<TensorOperand>,
-    ) -> Result<TensorValue, OpError> {
-        let x = ops.cast(x, DType::F32)?;
-        let x = ops.sqrt(x)?;
-        let x = self.vision.apply(ops, x)?;
-        ops.l2_normalize(x, Axis::LAST)
+        ops: &'a TensorCommands,
+        x: impl Into<TensorOperand<'a>>,
+    ) -> OpResult<TensorValue<'a>> {
+        let roots = ops.sqrt(ops.cast(x, DType::F32)?)?;
+        ops.l2_normalize(self.vision.apply(ops, roots)?, LAST)
     }
 
     /// What points `[n, 256]` near much of everything lose: half their mean cosine with the ten rows of `others` nearest to them, `[n]`.
-    pub fn popularity(
+    pub fn popularity<'a>(
         &self,
-        ops: &mut TensorCommands,
-        points: impl Into<TensorOperand>,
+        ops: &'a TensorCommands,
+        points: impl Into<TensorOperand<'a>>,
         others: Entity,
-    ) -> Result<TensorValue, OpError> {
+    ) -> OpResult<TensorValue<'a>> {
         let points = ops.cast(points, DType::F32)?;
         let cosines = ops.matmul_nt(points, others)?;
-        let (nearest, _) = ops.top_k(cosines, NEIGHBOURS, Axis::LAST, true)?;
-        let mean = ops.mean(nearest, -1, false)?;
-        ops.mul(mean, 0.5)
+        let (nearest, _) = ops.top_k(cosines, NEIGHBOURS, LAST)?;
+        ops.mul(ops.mean(nearest, LAST)?, 0.5)
     }
 
     /// Scores `[q, n]` of candidates `[n, 256]` with their popularity `[n]` for queries `[q, 256]`.
-    pub fn score(
+    pub fn score<'a>(
         &self,
-        ops: &mut TensorCommands,
-        queries: impl Into<TensorOperand>,
-        candidates: impl Into<TensorOperand>,
-        popularity: impl Into<TensorOperand>,
-    ) -> Result<TensorValue, OpError> {
-        let cosines = ops.pairwise_cosine(queries, candidates)?;
-        ops.sub(cosines, popularity)
+        ops: &'a TensorCommands,
+        queries: impl Into<TensorOperand<'a>>,
+        candidates: impl Into<TensorOperand<'a>>,
+        popularity: impl Into<TensorOperand<'a>>,
+    ) -> OpResult<TensorValue<'a>> {
+        ops.sub(ops.pairwise_cosine(queries, candidates)?, popularity)
     }
 }

@@ -2,8 +2,8 @@
 
 use bevy::platform::collections::{HashMap, HashSet};
 use bevy::prelude::*;
+use bevy_tensor_compute::WeightsReady;
 use bevy_tensor_compute::prelude::*;
-use bevy_tensor_compute::{LoadWeights, WeightsReady};
 
 use super::encoders::{TEXT_WIDTH, TextEncoder, VISION_WIDTH, VisionEncoder};
 use super::library::Library;
@@ -182,16 +182,16 @@ fn index_gallery(
     encoders: (Query<(), With<TextEncoder>>, Query<(), With<VisionEncoder>>),
     mut ready: ResMut<ModelsReady>,
     mut indexed: Local<bool>,
-    mut ops: TensorCommands,
+    ops: TensorCommands,
 ) -> Result {
     let (Some(workspace), Ok(matcher)) = (workspace, matchers.get(models.matcher)) else { return Ok(()) };
     let now = ModelsReady { text: encoders.0.contains(models.text), vision: encoders.1.contains(models.vision) };
     if !*indexed {
         let stored = ops.cast(matcher.gallery, DType::F32)?;
-        let live = ops.fill([1, VISION_WIDTH], 0.0, DType::F32)?;
+        let live = ops.full([1, VISION_WIDTH], 0.0, DType::F32)?;
         let all = ops.concat([stored, live], 0)?;
         ops.store(all, workspace.features)?;
-        place_gallery(matcher, &workspace, &mut ops)?;
+        place_gallery(matcher, &workspace, &ops)?;
         let captions = ops.cast(matcher.captions, DType::F32)?;
         ops.store(captions, workspace.captions)?;
         *indexed = true;
@@ -201,7 +201,7 @@ fn index_gallery(
 }
 
 /// Places the gallery's features in the joint space.
-fn place_gallery(matcher: &Matcher, workspace: &Workspace, ops: &mut TensorCommands) -> Result {
+fn place_gallery(matcher: &Matcher, workspace: &Workspace, ops: &TensorCommands) -> Result {
     let features = ops.slice(workspace.seen, 0, 0, -1)?;
     let points = matcher.place_pictures(ops, features)?;
     ops.store(points, workspace.index)?;

@@ -132,7 +132,7 @@ impl PictureSearch {
     }
 
     /// The picture to look at now, if there is one and its pixels are there.
-    fn next(&mut self, model: Entity, ops: &mut TensorCommands, commands: &mut Commands) -> Result<Option<Prepared>> {
+    fn next(&mut self, model: Entity, ops: &TensorCommands, commands: &mut Commands) -> Result<Option<Prepared>> {
         if self.under_way.is_some() {
             return Ok(None);
         }
@@ -199,7 +199,7 @@ fn ask_text(
     kernel: Res<ScoreKernel>,
     mut search: ResMut<TextSearch>,
     mut ranked: MessageWriter<TextRanked>,
-    mut ops: TensorCommands,
+    ops: TensorCommands,
     mut commands: Commands,
 ) -> Result {
     let (Some(tokens), Some(mut workspace)) = (tokens, workspace) else { return Ok(()) };
@@ -232,10 +232,10 @@ fn ask_text(
     };
     ops.write(ids_tensor, &ids)?;
     ops.write(mean_tensor, &mean)?;
-    let embedding = encoder.encode(&mut ops, ids_tensor, mean_tensor, encoded.ids.len())?;
+    let embedding = encoder.encode(&ops, ids_tensor, mean_tensor, encoded.ids.len())?;
     ops.store(embedding, workspace.embedding)?;
-    let point = matcher.place_texts(&mut ops, workspace.query)?;
-    let scores = matcher.score(&mut ops, point, workspace.index, workspace.popularity)?;
+    let point = matcher.place_texts(&ops, workspace.query)?;
+    let scores = matcher.score(&ops, point, workspace.index, workspace.popularity)?;
     ops.store(scores, workspace.scores)?;
     let again = ops.custom(&kernel.0, (point, workspace.index, workspace.popularity), &())?;
     let receivers = [ops.read(workspace.scores)?, ops.read(again)?];
@@ -279,21 +279,21 @@ fn ask_picture(
     encoders: Query<&VisionEncoder>,
     matchers: Query<&Matcher>,
     mut search: ResMut<PictureSearch>,
-    mut ops: TensorCommands,
+    ops: TensorCommands,
     mut commands: Commands,
 ) -> Result {
     let Some(workspace) = workspace.filter(|_| ready.vision) else { return Ok(()) };
-    let Some((name, pixels, asked)) = search.next(models.vision, &mut ops, &mut commands)? else { return Ok(()) };
+    let Some((name, pixels, asked)) = search.next(models.vision, &ops, &mut commands)? else { return Ok(()) };
     let (encoder, matcher) = (encoders.get(models.vision)?, matchers.get(models.matcher)?);
     let input = ops.image_input(pixels, &VisionEncoder::input())?;
-    let features = encoder.encode(&mut ops, input)?;
+    let features = encoder.encode(&ops, input)?;
     ops.store(features, workspace.live)?;
     // The matcher's share of the features: its last row is what was just stored.
     let live = ops.slice(workspace.seen, 0, -1, isize::MAX)?;
-    let point = matcher.place_pictures(&mut ops, live)?;
-    let scores = matcher.score(&mut ops, point, workspace.captions, matcher.caption_popularity)?;
+    let point = matcher.place_pictures(&ops, live)?;
+    let scores = matcher.score(&ops, point, workspace.captions, matcher.caption_popularity)?;
     ops.store(scores, workspace.caption_scores)?;
-    let popularity = matcher.popularity(&mut ops, point, workspace.captions)?;
+    let popularity = matcher.popularity(&ops, point, workspace.captions)?;
     let popularity = ops.unsqueeze(popularity, &[1])?;
     let point = ops.concat([point, popularity], 1)?;
     let receivers = [ops.read(workspace.caption_scores)?, ops.read(point)?];

@@ -1,7 +1,8 @@
 use super::*;
+use crate::cpu::words_of;
 use crate::ir::{BinaryOp, Class, DType, Expr, Layout, Program, ReduceKind};
 use crate::kernel::{Kernel, MapKernel, ReduceKernel};
-use crate::plan::{PlanReport, Upload};
+use crate::plan::Upload;
 use crate::tensor::Initial;
 
 fn operand(source: Source, dtype: DType, layout: Layout) -> Operand {
@@ -10,12 +11,12 @@ fn operand(source: Source, dtype: DType, layout: Layout) -> Operand {
 
 fn storage(dtype: DType, words: &[u32]) -> Arc<Storage> {
     let storage = Storage::new(dtype, words.len() * dtype.per_word(), Initial::Zeros);
-    **storage.host.write().expect("fresh") = words.to_vec();
+    **words_of(&storage).write().expect("fresh") = words.to_vec();
     storage
 }
 
 fn words(storage: &Storage) -> Vec<u32> {
-    storage.host.read().expect("whole").clone()
+    words_of(storage).read().expect("whole").clone()
 }
 
 /// A step that adds input 1, or the scalar if there is only one input, to input 0.
@@ -41,7 +42,7 @@ fn plan(steps: Vec<Step>, regions: Vec<Region>) -> Plan {
         regions,
         constants: vec![Arc::from([100, 200, 300, 400])],
         written_slots: vec![0],
-        report: PlanReport::default(),
+        report: Arc::default(),
     }
 }
 

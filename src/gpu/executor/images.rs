@@ -8,10 +8,10 @@ use bevy::tasks::AsyncComputeTaskPool;
 
 use super::super::buffers::{DeviceBuffer, ErrorScope, Gpu, Purpose};
 use super::{GpuExecutor, Outcome, Work, fills};
-use crate::diagnostics::Count;
 use crate::error::RunError;
-use crate::image::{CopyWay, ImageCopy, PixelRows};
+use crate::figures::Count;
 use crate::ir::Backend;
+use crate::mailbox::{CopyWay, ImageCopy, PixelRows};
 use crate::plan::Effect;
 use crate::tensor::Storage;
 
@@ -285,7 +285,7 @@ impl GpuExecutor {
             let ImageJob { copy, texture } = job;
             let storage = copy.pixels.storage();
             let lost = || RunError::Device("pixels have no buffer".to_owned());
-            let buffer = storage.device(self.gpu.generation).ok_or_else(lost)?;
+            let buffer = self.gpu.buffer(storage).ok_or_else(lost)?;
             let binding =
                 Binding { kernel: Kernel::of(job), texture: texture.clone(), buffer: buffer.id, rows: copy.rows };
             let bound = self.images.bind(&self.gpu, binding, pipeline, &buffer, self.frame)?;

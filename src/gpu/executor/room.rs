@@ -7,7 +7,8 @@ use super::super::residency::Copy;
 use super::{GpuExecutor, Outcome, Work, fills};
 use crate::error::RunError;
 use crate::ir::Backend;
-use crate::memory::{MemoryNews, MemoryRequest, MemorySettings, SyncDirection};
+use crate::mailbox::{MemoryRequest, SyncDirection};
+use crate::memory::{MemoryNews, MemorySettings};
 use crate::plan::Effect;
 use crate::tensor::Storage;
 

@@ -9,9 +9,9 @@ use super::super::buffers::{ErrorScope, Purpose};
 use super::super::pipelines::PipelineEntry;
 use super::{GpuExecutor, fills};
 use crate::error::RunError;
-use crate::pipelines::PipelineRequest;
-use crate::plan::Batch;
-use crate::warm_up::{WarmUpId, WarmUpState};
+use crate::mailbox::PipelineRequest;
+use crate::pipelines::WarmUpState;
+use crate::record::{Batch, WarmUpId};
 
 /// A warm-up under way.
 pub(super) struct Warming {
@@ -31,8 +31,8 @@ enum Warm {
 
 impl GpuExecutor {
     /// Takes what the main world asks about pipelines.
-    pub(super) fn take_pipeline_requests(&mut self) {
-        for request in self.shared.take_requests() {
+    pub(super) fn take_pipeline_requests(&mut self, requests: Vec<PipelineRequest>) {
+        for request in requests {
             match request {
                 PipelineRequest::Rebuild(id) => self.pipelines.rebuild(id),
                 PipelineRequest::Evict => self.pipelines.evict(0),
@@ -46,12 +46,12 @@ impl GpuExecutor {
                 }
                 PipelineRequest::Precompile { id, priority, list } => {
                     let request = |kernel| self.pipelines.request_listed(kernel, priority);
-                    let entries = list.kernels.iter().map(request).collect();
+                    let entries = list.iter().map(request).collect();
                     self.warming.push(Warming { id, priority, work: Warm::List(entries) });
                 }
                 PipelineRequest::Tune { settings, part } => {
                     let batch = Batch::new([part]);
-                    let (_, plan) = self.plans.plan(&batch);
+                    let (_, plan) = self.plans.plan(&batch.structure, &batch.scalars);
                     self.tuner.add(&plan.steps, &batch.scalars, settings, &self.caps, &self.shared);
                 }
             }
@@ -166,7 +166,7 @@ impl GpuExecutor {
         for (slot, storage) in batch.slots.iter().enumerate() {
             slots.push(match compiled.plan.written_slots.contains(&(slot as u32)) {
                 true => self.gpu.allocate(Purpose::Tensor, storage.words())?,
-                false => storage.device(self.gpu.generation).ok_or_else(lost)?,
+                false => self.gpu.buffer(storage).ok_or_else(lost)?,
             });
         }
         let scope = ErrorScope::new(&self.gpu.device);

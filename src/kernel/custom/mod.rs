@@ -85,7 +85,7 @@ use params::ParamsType;
 ///     Ok(())
 /// }
 ///
-/// fn compare(similarity: Res<Similarity>, mut ops: TensorCommands) -> Result {
+/// fn compare(similarity: Res<Similarity>, ops: TensorCommands) -> Result {
 ///     let score = ops.custom(&similarity.dot, [similarity.text, similarity.vision], &())?;
 ///     ops.store(score, similarity.score)?;
 ///     ops.notify(similarity.score)?;

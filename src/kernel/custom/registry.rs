@@ -7,8 +7,7 @@ use bevy::prelude::*;
 use bevy::shader::{Shader, Source as ShaderSource};
 
 use super::{CustomKernel, Source, code, element};
-use crate::error::KernelError;
-use crate::fault::TensorFault;
+use crate::error::{KernelError, TensorFault};
 use crate::ir::{Dispatch, ElementFunction, KernelCode};
 
 /// A registered kernel. Clones are the same kernel; when the last is dropped the kernel's name is free again, and work that was recorded with it

@@ -7,7 +7,7 @@ use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::diagnostics::{Count, Counters};
+use crate::figures::{Count, Counters};
 use crate::ir::Layout;
 
 /// Packed bytes that all storages of an app may keep together.
@@ -72,6 +72,10 @@ impl DerefMut for HostWords {
 }
 
 impl HostWords {
+    pub(crate) const fn new() -> Self {
+        Self { words: Vec::new(), initial: false, packings: Mutex::new(Vec::new()) }
+    }
+
     /// Gives a storage the content that it begins with.
     pub(crate) fn begin(&mut self, words: Vec<u32>) {
         **self = words;

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use bevy::tasks::{TaskPool, TaskPoolBuilder, available_parallelism};
 
-use crate::diagnostics::Counters;
+use crate::figures::Counters;
 
 /// Elementary operations that make a task worth its start.
 pub(crate) const GRAIN: usize = 1 << 15;

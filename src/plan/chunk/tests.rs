@@ -3,8 +3,8 @@
 use super::*;
 use crate::ir::{BinaryOp, InnerOp, Op};
 use crate::plan::tests::{LIMITS, kernels, load, storage, store};
-use crate::plan::{Batch, Plan, PlanCache, PlanLimits};
-use crate::record::Part as Recording;
+use crate::plan::{Plan, PlanCache, PlanLimits};
+use crate::record::{Batch, Part as Recording};
 
 const SMALL: PlanLimits = PlanLimits { binding: 256, alignment: 16, ..LIMITS };
 
@@ -12,7 +12,7 @@ const SMALL: PlanLimits = PlanLimits { binding: 256, alignment: 16, ..LIMITS };
 fn plan_in_parts(part: Recording) -> std::sync::Arc<Plan> {
     let batch = Batch::new([part]);
     let words: Vec<usize> = batch.slots.iter().map(|storage| storage.words()).collect();
-    let plan = PlanCache::new(SMALL).plan(&batch).1;
+    let plan = PlanCache::new(SMALL).plan(&batch.structure, &batch.scalars).1;
     for step in &plan.steps {
         for source in sources(step) {
             let memory = match source {

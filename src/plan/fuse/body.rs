@@ -3,9 +3,9 @@
 use smallvec::SmallVec;
 
 use super::meets;
+use crate::figures::UnfusedReason;
 use crate::ir::{DType, Expr, Layout, Operand, Program, Shape, Source};
 use crate::kernel::{Fused, MapKernel, Step, merge_axes};
-use crate::plan::UnfusedReason;
 use crate::plan::values::find_or_push;
 
 /// What a step does element by element: the whole of a map, or what a kernel does with each of its values, which is then input 0.

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::figures::UnfusedReason;
 use crate::ir::{BinaryOp, DType, InnerOp, Layout, NodeId, NormKind, Op, ReduceKind, Shape, Source, UnaryOp, Window};
 use crate::kernel::Kernel;
 use crate::plan::tests::{LIMITS, kernels, load, plan, storage, store};
-use crate::plan::{Batch, Plan, PlanCache, PlanLimits, UnfusedReason};
+use crate::plan::{Plan, PlanCache, PlanLimits};
 use crate::record::Part;
 use crate::tensor::{Initial, Storage};
 
@@ -46,7 +47,7 @@ fn reasons(plan: &Plan) -> Vec<UnfusedReason> {
 }
 
 fn plan_with(part: Part, limits: PlanLimits) -> Arc<Plan> {
-    PlanCache::new(limits).plan(&Batch::new([part])).1
+    PlanCache::new(limits).plan_part(part)
 }
 
 #[test]

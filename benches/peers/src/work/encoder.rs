@@ -1,7 +1,7 @@
 //! A transformer encoder of MiniLM's kind: attention, feed-forward with GELU, and a layer norm after each.
 
 use bevy::prelude::Entity;
-use bevy_tensor_compute::{AttentionSettings, OpError, TensorCommands, TensorOperand, TensorValue};
+use bevy_tensor_compute::{AttentionSettings, LAST, OpResult, TensorCommands, TensorValue};
 use burn_tensor::{Tensor, activation, module};
 use serde_json::json;
 
@@ -70,39 +70,25 @@ impl Encoder {
         inputs
     }
 
-    fn record(self, ops: &mut TensorCommands, inputs: &[Entity]) -> Result<TensorValue, OpError> {
+    fn record<'a>(self, ops: &'a TensorCommands, inputs: &[Entity]) -> OpResult<TensorValue<'a>> {
         let Self { width, heads, tokens, batch, .. } = self;
         let sizes = [batch, tokens, heads, width / heads].map(|size| size as isize);
-        let mut x: TensorOperand = inputs[0].into();
-        let mut last = None;
+        let linear = |x: TensorValue<'a>, weight: Entity, bias: Entity| ops.add(ops.matmul(x, weight)?, bias);
+        let mut x = ops.value(inputs[0])?;
         for layer in inputs[1..].chunks(PARAMETERS.len()) {
             let &[wq, bq, wk, bk, wv, bv, wo, bo, norm1, shift1, w1, b1, w2, b2, norm2, shift2] = layer else {
                 unreachable!("layers are whole")
             };
-            let linear = |ops: &mut TensorCommands, x: &TensorOperand, weight: Entity, bias: Entity| {
-                let product = ops.matmul(x, weight)?;
-                ops.add(product, bias)
-            };
-            let project = |ops: &mut TensorCommands, weight, bias| {
-                let value = linear(ops, &x, weight, bias)?;
-                let value = ops.reshape(value, &sizes)?;
-                ops.permute(value, &[0, 2, 1, 3])
-            };
-            let (q, k, v) = (project(ops, wq, bq)?, project(ops, wk, bk)?, project(ops, wv, bv)?);
+            let project = |weight, bias| ops.permute(ops.reshape(linear(x, weight, bias)?, &sizes)?, &[0, 2, 1, 3]);
+            let (q, k, v) = (project(wq, bq)?, project(wk, bk)?, project(wv, bv)?);
             let mixed = ops.attention(q, k, v, AttentionSettings::default())?;
             let mixed = ops.permute(mixed, &[0, 2, 1, 3])?;
             let mixed = ops.reshape(mixed, &[batch as isize, tokens as isize, width as isize])?;
-            let mixed = linear(ops, &mixed.into(), wo, bo)?;
-            let sum = ops.add(mixed, x)?;
-            let middle = ops.layer_norm(sum, Some(norm1.into()), Some(shift1.into()), -1, EPSILON)?;
-            let hidden = linear(ops, &middle.into(), w1, b1)?;
-            let hidden = ops.gelu(hidden)?;
-            let out = linear(ops, &hidden.into(), w2, b2)?;
-            let sum = ops.add(out, middle)?;
-            let out = ops.layer_norm(sum, Some(norm2.into()), Some(shift2.into()), -1, EPSILON)?;
-            (x, last) = (out.into(), Some(out));
+            let middle = ops.layer_norm(linear(mixed, wo, bo)? + x, norm1, shift1, LAST, EPSILON)?;
+            let out = linear(ops.gelu(linear(middle, w1, b1)?)?, w2, b2)?;
+            x = ops.layer_norm(out + middle, norm2, shift2, LAST, EPSILON)?;
         }
-        Ok(last.expect("there is a layer"))
+        Ok(x)
     }
 
     fn burn(self, inputs: &[Held]) -> Tensor<B, 3> {

@@ -43,20 +43,18 @@ fn layer_norm_rows() -> Compute {
     let inputs = vec![square(), Array::weight(6, 1.0, &[N]), Array::weight(7, 1.0, &[N])];
     let mut graph = OnnxGraph::default();
     graph.node("LayerNormalization", &["x0", "x1", "x2"], "y", json!({ "epsilon": EPSILON }));
-    Compute::new("layer_norm 1024²", inputs, |ops, x| {
-        ops.layer_norm(x[0], Some(x[1].into()), Some(x[2].into()), -1, EPSILON)
-    })
-    .burn(|x| layer_norm(x[0].two(), x[1].one(), x[2].one(), f64::from(EPSILON)).into())
-    .candle(|x| candle_layer_norm(&x[0], &x[1], &x[2]))
-    .onnx(graph)
-    .tolerance(2e-5, 2e-5)
+    Compute::new("layer_norm 1024²", inputs, |ops, x| ops.layer_norm(x[0], x[1], x[2], -1, EPSILON))
+        .burn(|x| layer_norm(x[0].two(), x[1].one(), x[2].one(), f64::from(EPSILON)).into())
+        .candle(|x| candle_layer_norm(&x[0], &x[1], &x[2]))
+        .onnx(graph)
+        .tolerance(2e-5, 2e-5)
 }
 
 fn sum(name: &str, axis: usize) -> Compute {
     let mut graph = OnnxGraph::default();
     graph.integers("axes", &[axis as i64]);
     graph.node("ReduceSum", &["x0", "axes"], "y", json!({ "keepdims": 1 }));
-    Compute::new(name, vec![square()], move |ops, x| ops.sum(x[0], axis as isize, true))
+    Compute::new(name, vec![square()], move |ops, x| ops.sum(x[0], Axes::from(axis as isize).keep()))
         .burn(move |x| x[0].two().sum_dim(axis).into())
         .candle(move |x| x[0].sum_keepdim(axis))
         .onnx(graph)

@@ -12,7 +12,7 @@ pub mod transfer;
 use std::rc::Rc;
 
 use bevy::prelude::Entity;
-use bevy_tensor_compute::{Backend, OpError, TensorCommands, TensorValue};
+use bevy_tensor_compute::{Backend, OpResult, TensorCommands, TensorValue};
 
 use crate::array::Array;
 use crate::burn::{BurnDevice, BurnRun, BurnWork, Held};
@@ -85,7 +85,7 @@ impl Compute {
     pub fn new(
         name: impl Into<String>,
         inputs: Vec<Array>,
-        record: impl Fn(&mut TensorCommands, &[Entity]) -> Result<TensorValue, OpError> + 'static,
+        record: impl for<'a> Fn(&'a TensorCommands, &[Entity]) -> OpResult<TensorValue<'a>> + 'static,
     ) -> Self {
         Self {
             name: name.into(),

@@ -4,8 +4,8 @@ use super::device::{assert_close, caps, floats, noise, run_step_with, words};
 use crate::ir::{BinaryOp, DType, InnerOp, NodeId, NormKind, Op, ReduceKind, Shape, Source, UnaryOp};
 use crate::kernel::Caps;
 use crate::plan::tests::{LIMITS, load, storage, store};
-use crate::plan::{Batch, Plan, PlanCache, PlanLimits};
-use crate::record::Part;
+use crate::plan::{Plan, PlanCache, PlanLimits};
+use crate::record::{Batch, Part};
 
 /// Inputs of these shapes, and one result of the last.
 fn recorded(shapes: &[&[usize]], record: &dyn Fn(&mut Part, &[NodeId]) -> NodeId, fuse: bool) -> (Plan, Vec<u32>) {
@@ -21,7 +21,7 @@ fn recorded(shapes: &[&[usize]], record: &dyn Fn(&mut Part, &[NodeId]) -> NodeId
     let out = storage(part.shape(value).elements());
     store(&mut part, value, &out);
     let batch = Batch::new([part]);
-    let plan = PlanCache::new(PlanLimits { fuse, ..LIMITS }).plan(&batch).1;
+    let plan = PlanCache::new(PlanLimits { fuse, ..LIMITS }).plan(&batch.structure, &batch.scalars).1;
     ((*plan).clone(), batch.scalars)
 }
 

@@ -5,30 +5,6 @@ use std::collections::BTreeMap;
 
 use crate::kernel::Variant;
 
-/// How the tuner goes about it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TuneSettings {
-    /// Time of the device that measuring may take in a frame. A kernel that takes longer by itself keeps its default.
-    pub budget: Duration,
-    /// How often each form is measured; the forms take turns.
-    pub rounds: usize,
-    /// Measure also what has been measured before.
-    pub again: bool,
-}
-
-impl Default for TuneSettings {
-    fn default() -> Self {
-        Self { budget: Duration::from_millis(2), rounds: 7, again: false }
-    }
-}
-
-impl TuneSettings {
-    /// As fast as the device allows, for a loading screen: frames may be late.
-    pub fn at_once() -> Self {
-        Self { budget: Duration::MAX, ..Self::default() }
-    }
-}
-
 /// One form of a kernel and what it took.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TunedForm {

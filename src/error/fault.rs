@@ -3,8 +3,7 @@
 use bevy::prelude::*;
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::error::{KernelError, RunError};
-use crate::image::ImageError;
+use super::{ImageError, KernelError, RunError};
 
 /// Something went wrong outside any call that could have returned an error. Observe it with `app.add_observer`; it is logged as well.
 #[derive(Event, Clone, Debug, PartialEq)]

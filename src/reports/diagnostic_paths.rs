@@ -17,7 +17,7 @@ use core::time::Duration;
 use bevy::diagnostic::{Diagnostic, DiagnosticPath, Diagnostics, RegisterDiagnostic};
 use bevy::prelude::*;
 
-use crate::diagnostics::{TensorDiagnostics, TensorFigures};
+use crate::figures::{TensorDiagnostics, TensorFigures};
 use crate::ir::Backend;
 
 /// Bytes of the device in all: tensors, scratch memory, plans and idle buffers.

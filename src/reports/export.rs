@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{FrameRow, TensorReport, TimedRow};
-use crate::formats::replace_file;
+use crate::disk::replace_file;
 use crate::ir::Backend;
 
 /// The page: style, script, and a place for the report. It loads nothing, from nowhere.

@@ -1,6 +1,11 @@
 //! Where tensor work runs, and why.
 
-use crate::ir::Backend;
+mod anywhere;
+
+pub use anywhere::{AnywherePlugins, has_adapter, has_display};
+
+pub use crate::ir::Backend;
+
 use bevy::prelude::*;
 use bevy::render::renderer::{RenderAdapterInfo, RenderDevice};
 

@@ -10,9 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bevy::platform::collections::HashMap;
 use bevy::prelude::*;
 
-use crate::ir::{Backend, Source};
-use crate::plan::Plan;
-use crate::tensor::Storage;
+use super::PlanReport;
+use crate::ir::Backend;
 
 /// Samples that a [`TimingStats`] is about.
 const WINDOW: usize = 120;
@@ -180,7 +179,7 @@ pub struct TimingReport {
 pub(crate) struct TimedBatch {
     pub backend: Backend,
     pub frame: u64,
-    pub plan: Arc<Plan>,
+    pub report: Arc<PlanReport>,
     /// The model of each step.
     pub models: Vec<Option<Entity>>,
     pub launches: Vec<TimedLaunch>,
@@ -350,7 +349,7 @@ impl Tables {
         let Some(frame) = frame else { return };
         let mut models: HashMap<Entity, Sample> = HashMap::default();
         for launch in &batch.launches {
-            let Some(report) = batch.plan.report.steps.get(launch.step) else { continue };
+            let Some(report) = batch.report.steps.get(launch.step) else { continue };
             let nanos = launch.end.saturating_sub(launch.start);
             let sample = Sample { nanos, bytes: report.bytes, flops: report.flops };
             let kernel = (backend, report.kernel, launch.variant.clone());
@@ -404,33 +403,6 @@ fn longest_first<K, T>(map: &Keyed<K>, row: impl Fn(&K, TimingStats) -> T) -> Ve
         .collect();
     rows.sort_by_key(|row| core::cmp::Reverse(row.0));
     rows.into_iter().map(|(_, row)| row).collect()
-}
-
-/// The model that each step of a plan works for: the owner of a tensor it touches, else of the step that made what it reads.
-pub(crate) fn step_models(plan: &Plan, slots: &[Arc<Storage>]) -> Vec<Option<Entity>> {
-    let owners: Vec<Option<Entity>> = slots.iter().map(|storage| storage.model()).collect();
-    let mut makers: HashMap<u32, Option<Entity>> = HashMap::default();
-    let mut models = Vec::with_capacity(plan.steps.len());
-    for step in &plan.steps {
-        let operands = || step.reads().chain(&step.outputs);
-        let owner = operands().find_map(|operand| match operand.source {
-            Source::Slot(slot) => owners.get(slot as usize).copied().flatten(),
-            _ => None,
-        });
-        let model = owner.or_else(|| {
-            operands().find_map(|operand| match operand.source {
-                Source::Scratch(value) => makers.get(&value).copied().flatten(),
-                _ => None,
-            })
-        });
-        for output in &step.outputs {
-            if let Source::Scratch(value) = output.source {
-                makers.insert(value, model);
-            }
-        }
-        models.push(model);
-    }
-    models
 }
 
 #[cfg(test)]

@@ -1,17 +1,12 @@
-//! Compiling ahead: what an app asks for, how far it is, and what a loading screen waits for.
+//! Compiling ahead of use: what an app asks for, its progress, and what a loading screen waits for.
 
 use bevy::prelude::*;
 
-use crate::error::{OpError, RunError};
+use super::TensorPipelines;
+use crate::error::{OpError, OpResult, RunError};
 use crate::ir::{DType, Shape};
-use crate::pipelines::{PipelineRequest, TensorPipelines};
-use crate::record::{ConvSettings, TensorCommands};
+use crate::record::{ConvSettings, LAST, Purpose, TensorCommands, TensorOperand, TuneSettings, WarmUpId};
 use crate::tensor::Tensor;
-use crate::tuning::TuneSettings;
-
-/// Names a warm-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct WarmUpId(pub(crate) u64);
 
 /// How far a warm-up is.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,53 +133,43 @@ impl OpSpec {
 
 /// Compiling ahead.
 impl TensorCommands<'_, '_> {
-    /// Records work that does not happen: its kernels are compiled in the background, those of a higher priority first, and once they are there
-    /// each is run once on memory that nobody sees, since some drivers finish their work only then. Tensors that the work uses come to the device,
-    /// and keep their values. Closures that make values of the recording cannot hand them out.
+    /// Records work to compile without running it for real.
+    ///
+    /// Its kernels are compiled in the background, higher priorities first. Once compiled, each kernel runs once on scratch
+    /// memory, since some drivers finish compiling only then. Tensors that the work uses are uploaded to the device and keep
+    /// their values. Values recorded in the closure cannot leave it, and values recorded before cannot be used in it.
     ///
     /// The label is for [`TensorWarmUp`] events and [`TensorReadyState`].
     pub fn warm_up(
-        &mut self,
+        &self,
         label: &str,
         priority: i32,
-        record: impl FnOnce(&mut Self) -> Result<(), OpError>,
-    ) -> Result<WarmUpId, OpError> {
+        record: impl FnOnce(&Self) -> OpResult<()>,
+    ) -> OpResult<WarmUpId> {
         let part = self.aside(record)?;
-        let id = self.pipelines.new_warm_up(label, 0);
-        if part.graph.nodes.is_empty() {
-            // The CPU has nothing to compile.
-            self.pipelines.update_warm_up(id, |progress| progress.state = WarmUpState::Ready);
-        } else {
-            self.pipelines.request_or_finish(id, PipelineRequest::WarmUp { id, priority, part });
-        }
+        let id = WarmUpId::next();
+        self.prepare(part, Purpose::WarmUp { id, label: label.to_owned(), priority });
         Ok(id)
     }
 
-    /// As [`TensorCommands::warm_up`], for single ops by name: the elementwise ones, `matmul`, `softmax`, `log_softmax`, `layer_norm`, `rms_norm`,
-    /// `sum`, `mean`, `max_of` and `min_of` (over the last axis), `conv2d`, and `embedding`. Ops that will share a kernel with others are better
-    /// compiled by recording them together.
-    pub fn warm_up_ops(&mut self, label: &str, priority: i32, ops: &[OpSpec]) -> Result<WarmUpId, OpError> {
-        let specs: Vec<OpSpec> = ops.to_vec();
-        self.warm_up(label, priority, move |ops| specs.iter().try_for_each(|spec| ops.record_spec(spec)))
+    /// [`TensorCommands::warm_up`] for single ops by name: the elementwise ops, `matmul`, `matmul_nt`, `softmax`,
+    /// `log_softmax`, `layer_norm`, `rms_norm`, `sum`, `mean`, `max_of` and `min_of` (over the last axis), `conv2d` and
+    /// `embedding`. For ops that fuse with others, use `warm_up` and record them together.
+    pub fn warm_up_ops(&self, label: &str, priority: i32, ops: &[OpSpec]) -> OpResult<WarmUpId> {
+        self.warm_up(label, priority, |commands| ops.iter().try_for_each(|spec| commands.record_spec(spec)))
     }
 
-    /// Measures the forms of every kernel that the recorded work needs, and uses the fastest from then on. The work itself does not happen.
-    /// [`TensorPipelines::tuned`] tells what was found. Needs a device with timestamps; elsewhere nothing is measured.
-    pub fn tune(
-        &mut self,
-        settings: TuneSettings,
-        record: impl FnOnce(&mut Self) -> Result<(), OpError>,
-    ) -> Result<(), OpError> {
+    /// Measures the forms of each kernel that the recorded work needs, and uses the fastest from then on. The work itself does
+    /// not run. [`TensorPipelines::tuned`] returns the results. On a device without timestamps nothing is measured.
+    pub fn tune(&self, settings: TuneSettings, record: impl FnOnce(&Self) -> OpResult<()>) -> OpResult<()> {
         let part = self.aside(record)?;
-        if !part.graph.nodes.is_empty() {
-            self.pipelines.request(PipelineRequest::Tune { settings, part });
-        }
+        self.prepare(part, Purpose::Tune(settings));
         Ok(())
     }
 
-    /// Records one op on tensors of its own.
+    /// Records one op on new tensors.
     #[track_caller]
-    fn record_spec(&mut self, spec: &OpSpec) -> Result<(), OpError> {
+    fn record_spec(&self, spec: &OpSpec) -> OpResult<()> {
         const OP: &str = "warm_up_ops";
         let bad = |reason: String| OpError::Argument { op: OP, reason };
         let mut values = Vec::with_capacity(spec.inputs.len());
@@ -194,26 +179,24 @@ impl TensorCommands<'_, '_> {
         }
         let few = || bad(format!("{} takes more tensors than {}", spec.op, spec.inputs.len()));
         let get = |i: usize| values.get(i).copied().ok_or_else(few);
+        let optional = |i: usize| values.get(i).copied().map(TensorOperand::from);
         let x = get(0)?;
         let y = match spec.op.as_str() {
             "matmul" => self.matmul(x, get(1)?)?,
             "matmul_nt" => self.matmul_nt(x, get(1)?)?,
-            "softmax" => self.softmax(x, -1)?,
-            "log_softmax" => self.log_softmax(x, -1)?,
-            "layer_norm" => {
-                let [weight, bias] = [1, 2].map(|i| values.get(i).map(|&value| value.into()));
-                self.layer_norm(x, weight, bias, -1, 1e-5)?
-            }
-            "rms_norm" => self.rms_norm(x, values.get(1).map(|&value| value.into()), -1, 1e-5)?,
-            "sum" => self.sum(x, -1, false)?,
-            "mean" => self.mean(x, -1, false)?,
-            "max_of" => self.max_of(x, -1, false)?,
-            "min_of" => self.min_of(x, -1, false)?,
-            "conv2d" => self.conv2d(x, get(1)?, values.get(2).map(|&value| value.into()), ConvSettings::default())?,
+            "softmax" => self.softmax(x, LAST)?,
+            "log_softmax" => self.log_softmax(x, LAST)?,
+            "layer_norm" => self.layer_norm(x, optional(1), optional(2), LAST, 1e-5)?,
+            "rms_norm" => self.rms_norm(x, optional(1), LAST, 1e-5)?,
+            "sum" => self.sum(x, LAST)?,
+            "mean" => self.mean(x, LAST)?,
+            "max_of" => self.max_of(x, LAST)?,
+            "min_of" => self.min_of(x, LAST)?,
+            "conv2d" => self.conv2d(x, get(1)?, optional(2), ConvSettings::default())?,
             "embedding" => self.embedding(x, get(1)?)?,
             name => self
                 .elementwise_by_name(name, x, values.get(1).copied())
-                .unwrap_or_else(|| Err(bad(format!("there is no op \"{name}\" that can be compiled by its name"))))?,
+                .unwrap_or_else(|| Err(bad(format!("no op named \"{name}\" can be compiled by name"))))?,
         };
         self.read(y).map(drop)
     }

@@ -1,15 +1,17 @@
 //! What work cost over a while, to keep: as JSON, as one HTML page, and as a trace for Perfetto or `chrome://tracing`.
 
+pub mod diagnostic_paths;
 mod export;
 mod monitor;
 
 use core::time::Duration;
 
+pub(crate) use diagnostic_paths::plugin as paths_plugin;
 pub use monitor::TensorMonitor;
 pub(crate) use monitor::plugin;
 
+use crate::figures::FrameTimeline;
 use crate::ir::Backend;
-use crate::timings::FrameTimeline;
 
 /// What tensor work cost between [`TensorMonitor::start`] and [`TensorMonitor::stop`]. Plain data; times are `None` or missing where nothing could
 /// be measured, never 0.

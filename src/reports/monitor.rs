@@ -8,12 +8,11 @@ use bevy::platform::time::Instant;
 use bevy::prelude::*;
 
 use super::{CompiledRow, FrameRow, ReportedModel, TensorReport, TimedRow};
-use crate::diagnostics::{TensorDiagnostics, TensorFigures};
+use crate::figures::{FrameTimeline, LaunchSpan, TensorDiagnostics, TensorFigures};
 use crate::ir::Backend;
 use crate::pipelines::{PipelineReport, TensorPipelines};
 use crate::support::TensorSupport;
 use crate::tensor::{ModelTensors, Tensor};
-use crate::timings::{FrameTimeline, LaunchSpan};
 
 /// Launches kept for the trace.
 const TRACED: usize = 200_000;

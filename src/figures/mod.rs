@@ -1,4 +1,8 @@
-//! Figures about tensor work. Backends count; everything else only reads.
+//! Figures about tensor work: counters, timings, plan reports. Backends count; everything else only reads.
+
+mod plan_report;
+mod pool_class;
+mod timings;
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
@@ -6,10 +10,15 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bevy::prelude::*;
 
+pub use plan_report::{PlanReport, StepReport, Unfused, UnfusedReason};
+pub use pool_class::{PoolClass, PoolKind};
+pub use timings::{
+    FrameTimeline, KernelTiming, LaunchSpan, ModelTiming, OpTiming, TimingReport, TimingSource, TimingStats,
+};
+
+pub(crate) use timings::{TimedBatch, TimedLaunch, Timings};
+
 use crate::ir::Backend;
-use crate::memory::PoolClass;
-use crate::plan::{Plan, PlanReport};
-use crate::timings::{FrameTimeline, TimingReport, TimingSource, Timings};
 
 macro_rules! figures {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -99,7 +108,7 @@ figures! {
 #[derive(Resource, Clone, Debug, Default)]
 pub struct TensorDiagnostics {
     counters: Arc<Counters>,
-    reports: Arc<Mutex<[Option<Arc<Plan>>; 2]>>,
+    reports: Arc<Mutex<[Option<Arc<PlanReport>>; 2]>>,
     pools: Arc<Mutex<Option<Weak<dyn PoolClasses>>>>,
     timing: Arc<Timings>,
     /// Whether debug mode is on.
@@ -185,7 +194,7 @@ impl TensorDiagnostics {
     /// What became of the ops of the last batch a backend ran.
     pub fn last_plan(&self, backend: Backend) -> Option<PlanReport> {
         let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
-        reports[backend as usize].as_ref().map(|plan| plan.report.clone())
+        reports[backend as usize].as_ref().map(|report| PlanReport::clone(report))
     }
 
     /// Device and staging buffers by size, in use and idle; none without a device.
@@ -202,16 +211,16 @@ impl TensorDiagnostics {
         &self.counters
     }
 
-    pub(crate) fn set_last_plan(&self, backend: Backend, plan: &Arc<Plan>) {
+    pub(crate) fn set_last_plan(&self, backend: Backend, report: &Arc<PlanReport>) {
         let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         let last = &mut reports[backend as usize];
-        if last.as_ref().is_some_and(|last| Arc::ptr_eq(last, plan)) {
+        if last.as_ref().is_some_and(|last| Arc::ptr_eq(last, report)) {
             return;
         }
         if self.debug() {
-            info!("plan on the {backend}: {:#?}", plan.report);
+            info!("plan on the {backend}: {report:#?}");
         }
-        *last = Some(plan.clone());
+        *last = Some(report.clone());
     }
 }
 

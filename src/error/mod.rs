@@ -1,0 +1,19 @@
+//! What can go wrong: one enum per phase.
+
+mod fault;
+mod image;
+mod kernel;
+mod op;
+mod read;
+mod run;
+mod tensor;
+
+pub use fault::TensorFault;
+pub use image::ImageError;
+pub use kernel::KernelError;
+pub use op::{OpError, OpResult, OperandInfo};
+pub use read::ReadError;
+pub use run::{MemoryHolder, RunError};
+pub use tensor::TensorError;
+
+pub(crate) use fault::{FaultReceiver, FaultSender, log_fault, trigger_faults};

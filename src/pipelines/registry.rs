@@ -1,0 +1,234 @@
+//! The registry: every pipeline, the totals, and the requests of the app.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bevy::platform::time::Instant;
+use bevy::prelude::*;
+
+use super::tuning::{TuneOutcome, TuningTable};
+use super::warm_up::{WarmUpProgress, WarmUpState};
+use super::{CacheFile, PipelineList, PipelineRecord, PipelineReport};
+use crate::mailbox::PipelineRequest;
+use crate::record::{Aside, Purpose, WarmUpId};
+
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    pub hits: AtomicU64,
+    pub misses: AtomicU64,
+    pub offered: AtomicU64,
+    pub in_flight: AtomicU64,
+    pub evicted: AtomicU64,
+    pub compile_nanos: AtomicU64,
+}
+
+struct Shared {
+    start: Instant,
+    records: Mutex<Vec<Arc<PipelineRecord>>>,
+    requests: Mutex<Vec<PipelineRequest>>,
+    /// Whether an executor takes requests.
+    served: AtomicBool,
+    totals: Totals,
+    file: Mutex<Option<CacheFile>>,
+    warm_ups: Mutex<Vec<WarmUpProgress>>,
+    table: Mutex<TuningTable>,
+    outcomes: Mutex<Vec<TuneOutcome>>,
+    tuning: AtomicU64,
+}
+
+/// The pipelines of the GPU backend: what there is, and requests about it. All clones are one.
+#[derive(Resource, Clone)]
+pub struct TensorPipelines(Arc<Shared>);
+
+impl Default for TensorPipelines {
+    fn default() -> Self {
+        Self(Arc::new(Shared {
+            start: Instant::now(),
+            records: Mutex::default(),
+            requests: Mutex::default(),
+            served: AtomicBool::new(false),
+            totals: Totals::default(),
+            file: Mutex::default(),
+            warm_ups: Mutex::default(),
+            table: Mutex::default(),
+            outcomes: Mutex::default(),
+            tuning: AtomicU64::new(0),
+        }))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl TensorPipelines {
+    /// Every pipeline and the totals, as they are now.
+    pub fn report(&self) -> PipelineReport {
+        let now = self.now();
+        let load = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        let totals = &self.0.totals;
+        PipelineReport {
+            pipelines: lock(&self.0.records).iter().map(|record| record.info(now)).collect(),
+            hits: load(&totals.hits),
+            misses: load(&totals.misses),
+            offered: load(&totals.offered),
+            in_flight: load(&totals.in_flight),
+            evicted: load(&totals.evicted),
+            compile: Duration::from_nanos(load(&totals.compile_nanos)),
+            file: lock(&self.0.file).clone(),
+        }
+    }
+
+    /// The whole text of a kernel, as the device gets it, by [`PipelineInfo::id`].
+    pub fn wgsl(&self, id: u64) -> Option<Arc<str>> {
+        self.record(id).map(|record| record.kernel.wgsl.clone())
+    }
+
+    /// Compiles a pipeline again. The old one works until the new one is there, and stays if that fails.
+    pub fn rebuild(&self, id: u64) {
+        self.request(PipelineRequest::Rebuild(id));
+    }
+
+    /// Gives up every pipeline that no plan uses.
+    pub fn trim(&self) {
+        self.request(PipelineRequest::Evict);
+    }
+
+    /// Writes the cache file now, off the frame, if the app asked for one.
+    pub fn save(&self) {
+        self.request(PipelineRequest::Save);
+    }
+
+    /// The kernels compiled so far, to be compiled ahead at the next start: [`TensorPipelines::precompile`].
+    pub fn list(&self) -> PipelineList {
+        PipelineList { kernels: lock(&self.0.records).iter().map(|record| record.kernel.clone()).collect() }
+    }
+
+    /// Compiles the kernels of a list in the background, those of a higher priority first. [`TensorWarmUp`](crate::TensorWarmUp) events and
+    /// [`TensorReadyState`](crate::TensorReadyState) tell how far that is. A text that the crate would not make itself is compiled and never run.
+    pub fn precompile(&self, label: &str, priority: i32, list: &PipelineList) -> WarmUpId {
+        let id = WarmUpId::next();
+        self.begin_warm_up(id, label, list.kernels.len());
+        self.request_or_finish(id, PipelineRequest::Precompile { id, priority, list: list.kernels.clone() });
+        id
+    }
+
+    /// What the tuner has measured since the app started, oldest first.
+    pub fn tuned(&self) -> Vec<TuneOutcome> {
+        lock(&self.0.outcomes).clone()
+    }
+
+    /// The choices that are in force, measured now or in an earlier run.
+    pub fn tuning(&self) -> TuningTable {
+        lock(&self.0.table).clone()
+    }
+
+    /// Kernels that wait for the tuner or are being measured.
+    pub fn tuning_now(&self) -> u64 {
+        self.0.tuning.load(Ordering::Relaxed)
+    }
+
+    /// How far every warm-up is that the app asked for.
+    pub fn warm_ups(&self) -> Vec<WarmUpProgress> {
+        lock(&self.0.warm_ups).clone()
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.0.start.elapsed().as_nanos() as u64
+    }
+
+    pub(crate) fn totals(&self) -> &Totals {
+        &self.0.totals
+    }
+
+    pub(crate) fn add(&self, record: Arc<PipelineRecord>) {
+        lock(&self.0.records).push(record);
+    }
+
+    pub(crate) fn remove(&self, id: u64) {
+        lock(&self.0.records).retain(|record| record.id != id);
+    }
+
+    /// A new device starts with nothing.
+    pub(crate) fn serve(&self) {
+        self.0.served.store(true, Ordering::Relaxed);
+        lock(&self.0.records).clear();
+        self.0.totals.in_flight.store(0, Ordering::Relaxed);
+        self.0.tuning.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn record(&self, id: u64) -> Option<Arc<PipelineRecord>> {
+        lock(&self.0.records).iter().find(|record| record.id == id).cloned()
+    }
+
+    pub(crate) fn ids(&self) -> Vec<u64> {
+        lock(&self.0.records).iter().map(|record| record.id).collect()
+    }
+
+    /// Without an executor nobody would ever take a request.
+    pub(crate) fn request(&self, request: PipelineRequest) -> bool {
+        let served = self.0.served.load(Ordering::Relaxed);
+        if served {
+            lock(&self.0.requests).push(request);
+        }
+        served
+    }
+
+    pub(crate) fn request_or_finish(&self, id: WarmUpId, request: PipelineRequest) {
+        if !self.request(request) {
+            self.update_warm_up(id, |progress| progress.state = WarmUpState::Ready);
+        }
+    }
+
+    pub(crate) fn take_requests(&self) -> Vec<PipelineRequest> {
+        core::mem::take(&mut *lock(&self.0.requests))
+    }
+
+    /// Takes in work that an app recorded to be prepared.
+    pub(crate) fn accept(&self, Aside { part, purpose }: Aside) {
+        // The CPU has nothing to compile.
+        let nothing = part.graph.nodes.is_empty();
+        match purpose {
+            Purpose::WarmUp { id, label, priority } => {
+                self.begin_warm_up(id, &label, 0);
+                if nothing {
+                    self.update_warm_up(id, |progress| progress.state = WarmUpState::Ready);
+                } else {
+                    self.request_or_finish(id, PipelineRequest::WarmUp { id, priority, part });
+                }
+            }
+            Purpose::Tune(settings) if !nothing => {
+                self.request(PipelineRequest::Tune { settings, part });
+            }
+            Purpose::Tune(_) => {}
+        }
+    }
+
+    fn begin_warm_up(&self, id: WarmUpId, label: &str, total: usize) {
+        let progress = WarmUpProgress { id, label: label.into(), done: 0, total, state: WarmUpState::Compiling };
+        lock(&self.0.warm_ups).push(progress);
+    }
+
+    pub(crate) fn update_warm_up(&self, id: WarmUpId, update: impl FnOnce(&mut WarmUpProgress)) {
+        if let Some(progress) = lock(&self.0.warm_ups).iter_mut().find(|progress| progress.id == id) {
+            update(progress);
+        }
+    }
+
+    pub(crate) fn update_file(&self, update: impl FnOnce(&mut Option<CacheFile>)) {
+        update(&mut lock(&self.0.file));
+    }
+
+    pub(crate) fn update_table<T>(&self, update: impl FnOnce(&mut TuningTable) -> T) -> T {
+        update(&mut lock(&self.0.table))
+    }
+
+    pub(crate) fn add_outcome(&self, outcome: TuneOutcome) {
+        lock(&self.0.outcomes).push(outcome);
+    }
+
+    pub(crate) fn set_tuning_now(&self, jobs: usize) {
+        self.0.tuning.store(jobs as u64, Ordering::Relaxed);
+    }
+}
