@@ -5,7 +5,9 @@ use smallvec::smallvec;
 use super::super::lower;
 use super::device::{assert_close, caps, floats, noise, operand, run_step_with, step, words};
 use crate::ir::{Class, DType, Expr, InnerOp, Primitive, Program, ReduceKind, Reg, Shape, Source, Window};
-use crate::kernel::{Caps, ConvKernel, Kernel, MapKernel, MatMulKernel, ReduceKernel, SoftmaxKernel, Step, variants};
+use crate::kernel::{
+    Caps, ConvKernel, Kernel, MapKernel, MatMulKernel, ReduceKernel, SoftmaxKernel, Step, Variant, variants,
+};
 
 /// Runs all forms that fit any device the test device can stand in for.
 fn check(step: &Step, inputs: &[Vec<f32>], out: usize) {
@@ -20,6 +22,8 @@ fn check(step: &Step, inputs: &[Vec<f32>], out: usize) {
         let device = Caps { software, ..caps() };
         for variant in variants(step, &device) {
             let forced = Caps { variant: Some(variant), ..device };
+            // A tuned choice is stored by this name.
+            assert_eq!(Variant::named(&variant.to_string()), Some(variant));
             assert_eq!(lower(step, &forced).and_then(|launch| launch.variant), Some(variant));
             let got = result(&forced);
             assert_close(&got, &expected, 1e-4, &format!("{variant} of {:?}", step.kernel));
