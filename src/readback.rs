@@ -22,7 +22,7 @@ use crate::tensor::{Storage, TensorData, TensorOf};
 /// # use bevy::prelude::*;
 /// # use bevy_tensor_compute::prelude::*;
 /// fn show(ready: On<TensorReady>) -> Result {
-///     println!("{}:\n{}", ready.tensor, ready.result.as_ref()?);
+///     println!("{}:\n{}", ready.tensor, ready.result.clone()?);
 ///     Ok(())
 /// }
 /// # App::new().add_observer(show);

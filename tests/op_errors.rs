@@ -156,7 +156,7 @@ fn every_op_names_an_operand_of_the_wrong_type() {
 }
 
 /// Ops, and their operands by number, that read quantised tensors.
-const READ_BLOCKS: [(&str, usize); 12] = [
+const READ_BLOCKS: [(&str, usize); 13] = [
     ("value", 0),
     ("to_backend", 0),
     ("shape", 0),
