@@ -9,6 +9,7 @@ mod hazards;
 mod index;
 mod known;
 mod products;
+mod recurrent;
 mod rows;
 mod shapes;
 mod windows;

@@ -129,6 +129,12 @@ pub(crate) enum Op {
         causal: bool,
         mask: bool,
     },
+    /// One direction of an LSTM layer. Inputs: `gates [steps, batch, 4·hidden]`, `r [hidden, 4·hidden]`, and the states
+    /// `h` and `c [batch, hidden]`. The gates are the products of the input plus the bias, in the order input, output,
+    /// forget, cell. Output `[steps + 1, batch, hidden]`: the hidden states, then the last cell states.
+    Lstm {
+        reverse: bool,
+    },
     /// Assembles the output from the inputs. Input `i` is placed at `places[i]`, a view of the contiguous output. With
     /// `fill`, the scalar fills the rest. Without `fill`, the places cover the whole output.
     Assemble {
@@ -192,6 +198,7 @@ impl Op {
             | Op::GatherNd { .. }
             | Op::ScatterElements { .. }
             | Op::ScatterNd { .. }
+            | Op::Lstm { .. }
             | Op::CustomOutput { .. }
             | Op::Read { .. } => 0,
         }
@@ -223,6 +230,7 @@ impl Op {
             | Op::ScatterElements { .. }
             | Op::ScatterNd { .. }
             | Op::Attention { .. }
+            | Op::Lstm { .. }
             | Op::Custom(_)
             | Op::CustomOutput { .. } => OpKind::Kernel,
             Op::Assemble { .. } => OpKind::Assembly,

@@ -23,6 +23,7 @@ pub(crate) mod custom;
 mod gather;
 pub(crate) mod host;
 mod launch;
+mod lstm;
 mod map;
 mod matmul;
 mod pool;
@@ -50,6 +51,7 @@ pub(crate) use cumsum::CumSumKernel;
 pub(crate) use gather::{GatherElementsKernel, GatherKernel, GatherNdKernel};
 pub(crate) use host::{CpuPool, HostWords};
 pub(crate) use launch::{Access, Binding, Caps, Launch, Params, buffer_type, wgsl_type};
+pub(crate) use lstm::LstmKernel;
 pub(crate) use map::{MapKernel, merge_axes};
 pub(crate) use matmul::MatMulKernel;
 pub(crate) use pool::PoolKernel;
@@ -94,6 +96,7 @@ kernels! {
         ScatterElements(ScatterElementsKernel) for ScatterElements { axis, reduce },
         ScatterNd(ScatterNdKernel) for ScatterNd { reduce },
         Attention(AttentionKernel) for Attention { causal, mask },
+        Lstm(LstmKernel) for Lstm { reverse },
         /// A kernel of the user's. Inputs and outputs are contiguous, start where bindings may start, and lie in different memories but for scratch;
         /// behind the outputs come its own scratch memories. Scalars: the words of its params.
         Custom(CustomCall),

@@ -11,6 +11,7 @@ mod generate;
 mod indexing;
 mod norm;
 mod quantise;
+mod recurrent;
 mod reduce;
 mod resample;
 mod shapes;
@@ -31,6 +32,7 @@ pub fn apply<'a>(call: &Call<'a>) -> Outputs<'a> {
         generate::apply,
         attention::apply,
         quantise::apply,
+        recurrent::apply,
         einsum::apply,
     ];
     for family in families {

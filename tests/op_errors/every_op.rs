@@ -225,6 +225,10 @@ pub const OPS: &[Row] = rows! {
         |o, x| o.attention(&x[0], &x[1], &x[2], AttentionSettings { mask: some(&x[3]), ..Default::default() });
     rope(Float [3, 4]) |o, x| o.rope(&x[0], RopeSettings::default());
     rope_with(Float [3, 4], Float [3, 2], Float [3, 2]) |o, x| o.rope_with(&x[0], &x[1], &x[2], RopeLayout::Half);
+    lstm(Float [3, 2, 5], Float [8, 5], Float [8, 2], Float [8], Float [2, 2], Float [2, 2])
+        |o, x| o.lstm(&x[0], &x[1], &x[2], some(&x[3]), some(&x[4]), some(&x[5]));
+    lstm_reverse(Float [3, 2, 5], Float [8, 5], Float [8, 2], Float [16], Float [2, 2], Float [2, 2])
+        |o, x| o.lstm_reverse(&x[0], &x[1], &x[2], some(&x[3]), some(&x[4]), some(&x[5]));
     quantize(Float [2, 32]) |o, x| o.quantize(&x[0], DType::Q8_0);
     dequantize(Quantized [2, 32]) |o, x| o.dequantize(&x[0]);
     quantize_i8(Float [2, 3]) |o, x| o.quantize_i8(&x[0]);

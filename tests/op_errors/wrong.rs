@@ -191,6 +191,12 @@ const WRONG: &[Wrong] = wrong! {
         |o, x| o.attention(&x[0], &x[1], &x[2], AttentionSettings { mask: some(&x[3]), ..Default::default() });
     attention Type([1, 1, 3, 4], [1, 1, 3, 4], [1, 1, 3, 4])[[3, 3]]
         |o, x| o.attention(&x[0], &x[1], &x[2], AttentionSettings { mask: some(&x[3]), ..Default::default() });
+    lstm Shape([3, 5], [8, 5], [8, 2]) |o, x| o.lstm(&x[0], &x[1], &x[2], None, None, None);
+    lstm Shape([3, 2, 5], [8, 4], [8, 2]) |o, x| o.lstm(&x[0], &x[1], &x[2], None, None, None);
+    lstm Shape([3, 2, 5], [6, 5], [6, 2]) |o, x| o.lstm(&x[0], &x[1], &x[2], None, None, None);
+    lstm Shape([3, 2, 5], [8, 5], [8, 2], [4]) |o, x| o.lstm(&x[0], &x[1], &x[2], some(&x[3]), None, None);
+    lstm Shape([3, 2, 5], [8, 5], [8, 2], [3, 2]) |o, x| o.lstm(&x[0], &x[1], &x[2], None, some(&x[3]), None);
+    lstm_reverse Shape([3, 2, 5], [8, 5], [8, 2], [2, 3]) |o, x| o.lstm_reverse(&x[0], &x[1], &x[2], None, None, some(&x[3]));
     rope Shape([4]) |o, x| o.rope(&x[0], RopeSettings::default());
     rope Shape([3, 4]) |o, x| o.rope(&x[0], RopeSettings { rotary: Some(3), ..default() });
     rope_with Shape([3, 4], [3, 3], [3, 3]) |o, x| o.rope_with(&x[0], &x[1], &x[2], RopeLayout::Half);
