@@ -5,7 +5,6 @@
 //! looks them up with a [`Recorder`], applies the rules and appends nodes. Nothing runs until the frame's plan does.
 
 mod aside;
-mod attention;
 mod batch;
 mod conv;
 mod crossing;
@@ -25,6 +24,7 @@ mod pool;
 mod quantize;
 mod reduce;
 mod resize;
+mod sequence;
 mod shape;
 #[cfg(test)]
 mod tests;
@@ -39,7 +39,6 @@ use bevy::prelude::*;
 use smallvec::SmallVec;
 
 pub use aside::{TuneSettings, WarmUpId};
-pub use attention::{AttentionSettings, RopeLayout, RopeSettings};
 pub use conv::{ConvSettings, ConvTransposeSettings, Padding};
 pub use custom::KernelInputs;
 pub use index::ScatterMode;
@@ -48,6 +47,7 @@ pub use pad::PadMode;
 pub use pool::PoolSettings;
 pub use reduce::CumsumSettings;
 pub use resize::{ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo};
+pub use sequence::{AttentionSettings, RopeLayout, RopeSettings};
 pub use shape::DepthOrder;
 
 pub(crate) use aside::{Aside, Purpose};

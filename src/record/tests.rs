@@ -446,7 +446,7 @@ fn two_recordings_of_a_system_do_not_mix() {
 fn the_page_of_ops_lists_every_op() {
     let page = include_str!("../../docs/ops.md");
     let sources = [
-        include_str!("attention.rs"),
+        include_str!("sequence.rs"),
         include_str!("conv.rs"),
         include_str!("crossing.rs"),
         include_str!("effects.rs"),
