@@ -1,4 +1,4 @@
-//! Runs batches on threads of their own, in order, away from the frame.
+//! Runs batches in order on a worker thread, without blocking the frame.
 
 use crate::record::{Batch, generate};
 use core::time::Duration;
@@ -18,32 +18,32 @@ use crate::plan::{Plan, PlanCache, PlanLimits, effects, step_models};
 use crate::readback::ReadRequest;
 use crate::tensor::{Initial, Storage};
 
-/// A launch on the CPU binds nothing, so only the length of a program bounds fusion.
+/// Launches on the CPU have no bindings, so only the program length limits fusion.
 const LIMITS: PlanLimits = PlanLimits { buffers: 64, alignment: 16, binding: usize::MAX, fuse: true };
 
-/// How long the worker waits for content of the GPU before it looks whether the app has ended.
+/// How long the worker waits for content from the GPU before it checks whether the app has exited.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// The main world's end of the CPU backend.
+/// The main world's handle to the CPU backend.
 #[derive(Resource)]
 pub(crate) struct CpuExecutor {
     sender: async_channel::Sender<Task>,
 }
 
-/// What the worker is asked for.
+/// A request to the worker.
 enum Task {
-    /// Work that was recorded.
+    /// Runs recorded work.
     Run(Batch),
-    /// To bring a storage's content to where work finds it.
+    /// Makes a storage resident before the work that needs it arrives.
     TakeIn(Arc<Storage>),
 }
 
-/// What the worker keeps between batches.
+/// State that the worker keeps between batches.
 struct Worker {
     plans: PlanCache,
     scratch: Vec<u32>,
     pool: Arc<CpuPool>,
-    /// Batches run.
+    /// Number of batches run so far.
     batches: u64,
     diagnostics: TensorDiagnostics,
     faults: Sender<TensorFault>,
@@ -61,12 +61,13 @@ impl CpuExecutor {
             diagnostics,
             faults,
         };
-        // A thread of its own, which ends when the app drops its end of the channel; the pool's threads help it.
+        // This thread ends when the app drops its end of the channel. The threads of the pool help it.
         let work = move || {
             while let Ok(task) = receiver.recv_blocking() {
                 match task {
                     Task::Run(batch) => {
-                        // Content that the GPU sends: this thread waits, no frame does. Without the app nothing will come.
+                        // The content may still be on its way from the GPU. Only this thread waits for it, never a
+                        // frame. Once the channel is closed, the app is gone and no content will arrive.
                         while !batch.has_content() && !receiver.is_closed() {
                             Storage::wait_for_landing(PATIENCE);
                         }
@@ -79,18 +80,19 @@ impl CpuExecutor {
             }
         };
         if let Err(error) = std::thread::Builder::new().name("tensor cpu".to_owned()).spawn(work) {
-            error!("the CPU backend has no thread: {error}");
+            error!("failed to start the thread of the CPU backend: {error}");
         }
         Self { sender }
     }
 
-    /// Queues a frame's work. The queue is not bounded.
+    /// Queues a frame's work. The queue is unbounded.
     pub(crate) fn send(&self, batch: Batch) {
-        // Fails only when the worker is gone; the requests inside then answer themselves.
+        // This fails only if the worker has stopped. Dropping the batch then answers its read requests.
         let _ = self.sender.try_send(Task::Run(batch));
     }
 
-    /// Takes a storage of this backend in before work needs it, so that the first work is not late.
+    /// Makes a storage of this backend resident before it is needed, so that the first batch that uses it is not
+    /// delayed.
     pub(crate) fn take_in(&self, storage: Arc<Storage>) {
         let _ = self.sender.try_send(Task::TakeIn(storage));
     }
@@ -112,7 +114,7 @@ impl Worker {
             core::mem::take(&mut batch.requests).into_iter().map(Some).collect();
         let counters = self.diagnostics.counters().clone();
         counters.readbacks.add(requests.len() as u64);
-        // A bug in a kernel must not take all later work with it.
+        // A panic in one kernel must not stop the batches after it.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let plan = self.run_plan(&batch)?;
             self.answer(&plan, &batch, &mut requests);
@@ -156,7 +158,7 @@ impl Worker {
         Ok(plan)
     }
 
-    /// Hands in what was watched.
+    /// Publishes the timings and non-finite values that were observed.
     fn report(&self, plan: &Arc<Plan>, batch: &Batch, watch: Watch) {
         if let Some(found) = watch.non_finite.flatten() {
             let step = &plan.report.steps[found.step];
@@ -202,7 +204,7 @@ impl Worker {
         }
     }
 
-    /// Frees the words of a storage that moves to the GPU. They have been copied.
+    /// Frees the words of a storage that has moved to the GPU. They have already been copied.
     fn let_go(&self, request: &ReadRequest, batch: &Batch) {
         if let Some(storage) = request.destination()
             && batch.slots.iter().any(|slot| Arc::ptr_eq(slot, storage))
@@ -211,7 +213,8 @@ impl Worker {
         }
     }
 
-    /// Storages that a lost device took the content of begin anew if the batch writes all of them; else it cannot run.
+    /// Storages whose content was lost with a device are recreated if the batch overwrites them entirely. Otherwise the
+    /// batch fails.
     fn make_good(&mut self, batch: &Batch) -> Result<(), RunError> {
         if !batch.slots.iter().any(|storage| storage.is_lost()) {
             return Ok(());
@@ -229,7 +232,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Gives a storage its words.
+    /// Allocates the words of a storage and fills them with its initial content.
     fn make_resident(&mut self, storage: &Arc<Storage>) {
         let Some(initial) = storage.take_initial() else { return };
         let mut words = vec![0; storage.words()];

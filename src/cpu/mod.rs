@@ -1,6 +1,7 @@
-//! The same plan on threads: every step runs the CPU twin that its kernel names.
+//! The CPU backend: runs plans on threads, calling the CPU twin of each step's kernel.
 //!
-//! Operands become typed slices first (scratch is split, slots are locked, each once); twins then see only slices and sizes.
+//! Operands are first turned into typed slices: scratch memory is split and every slot is locked once. Twins only see
+//! slices and sizes.
 
 mod executor;
 mod run;

@@ -1,4 +1,4 @@
-//! The runner: brings a step's operands to hand and calls its twin.
+//! Prepares the operands of each step and calls its CPU twin.
 
 use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
@@ -16,26 +16,26 @@ use crate::kernel::{CpuPool, HostWords, Step};
 use crate::plan::{Plan, Region};
 use crate::tensor::Storage;
 
-/// Words of every memory that steps touch.
+/// The memory that steps access.
 struct Memory<'a> {
     slots: &'a [Arc<Storage>],
     scratch: &'a mut [u32],
-    /// Behind the scratch memory: values between a kernel and what is fused to it.
+    /// Stored after the scratch memory: values passed between a kernel and its fused prologue or epilogue.
     temporary: &'a mut [u32],
     regions: &'a [Region],
     constants: &'a [Arc<[u32]>],
 }
 
-/// What is watched while a plan runs; nothing by default.
+/// What to observe while a plan runs. Nothing by default.
 #[derive(Default)]
 pub(crate) struct Watch {
-    /// When each step began and ended.
+    /// Start and end time of each step.
     pub clock: Option<Vec<(Instant, Instant)>>,
-    /// The first step that made NaNs or infinities of finite numbers, and how many: for debug mode.
+    /// For debug mode: the first step that produced NaNs or infinities from finite inputs, with their counts.
     pub non_finite: Option<Option<NonFinite>>,
 }
 
-/// A step whose results are not all finite, though its operands were.
+/// A step with non-finite results although its operands were finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NonFinite {
     pub step: usize,
@@ -43,8 +43,8 @@ pub(crate) struct NonFinite {
     pub infinities: u32,
 }
 
-/// Runs all uploads and steps of `plan` in order. `scalars` are the batch's; returns the out-of-range indices of each step that had any. Fails at a
-/// user's kernel whose CPU function fails or is missing.
+/// Runs all uploads and steps of `plan` in order. `scalars` are those of the batch. Returns the number of out-of-range
+/// indices of each step that had any. Returns an error if the CPU function of a custom kernel fails or is missing.
 pub(crate) fn run_plan(
     plan: &Plan,
     slots: &[Arc<Storage>],
@@ -101,7 +101,7 @@ pub(crate) fn run_plan(
     Ok(faults)
 }
 
-/// An elementwise function of a user's that a step calls and that is not there on the CPU.
+/// The name of a custom elementwise function that the step uses and that has no CPU implementation.
 fn without_cpu_function(step: &Step) -> Option<&'static str> {
     let own = step.kernel.as_map();
     let fused = step.prologue.iter().chain(&step.epilogue).map(|fused| &fused.map);
@@ -109,7 +109,7 @@ fn without_cpu_function(step: &Step) -> Option<&'static str> {
     functions.find(|function| function.cpu.is_none()).map(|function| function.name)
 }
 
-/// The words of a contiguous operand, packed as its dtype asks, the last padded with zeros.
+/// The words of a contiguous operand, packed according to its dtype. The last word is padded with zeros.
 pub(crate) fn read_words(plan: &Plan, operand: &Operand, slots: &[Arc<Storage>], scratch: &[u32]) -> Vec<u32> {
     let elements = operand.layout.elements();
     let mut out = vec![0u32; operand.dtype.words(elements)];
@@ -126,7 +126,7 @@ pub(crate) fn read_words(plan: &Plan, operand: &Operand, slots: &[Arc<Storage>],
         }
         Source::Constant(c) => copy(&plan.constants[c as usize]),
         Source::Iota => (0..elements).for_each(|i| out[i] = operand.layout.position(i) as u32),
-        // Never leaves its step.
+        // Fused values never leave their step.
         Source::Fused => {}
     }
     out
@@ -138,10 +138,11 @@ enum Guard<'a> {
     Write(RwLockWriteGuard<'a, HostWords>),
 }
 
-/// The words of one operand that shares its memory with an output, and the position of the first element there.
+/// A copy of an operand that shares memory with an output, and the position of its first element in the copy.
 type Copied = Option<(Vec<u32>, usize)>;
 
-/// Every slot of a step, locked once. In order of age, so that plans on other threads cannot wait for each other in a circle.
+/// Locks every slot of a step once. Slots are locked in order of age, so that plans on different threads cannot
+/// deadlock.
 fn lock<'a>(slots: &'a [Arc<Storage>], step: &Step) -> SmallVec<[(u32, Guard<'a>); 4]> {
     let mut named: SmallVec<[(u64, u32, bool); 8]> = SmallVec::new();
     let outputs = step.outputs.iter().map(|o| (o, true));
@@ -167,17 +168,17 @@ fn lock<'a>(slots: &'a [Arc<Storage>], step: &Step) -> SmallVec<[(u32, Guard<'a>
         .collect()
 }
 
-/// Scratch words by where they start: what lies between the regions to write, and those regions.
+/// Scratch words by start offset: the gaps between the written regions, and the written regions.
 type Split<'a> = (SmallVec<[(usize, &'a [u32]); 4]>, SmallVec<[(Region, &'a mut [u32]); 2]>);
 
-/// Takes the regions that a step writes out of the scratch memory.
+/// Splits the regions that a step writes off the scratch memory.
 fn split_scratch<'a>(mut rest: &'a mut [u32], written: &[Region]) -> Split<'a> {
     let mut cuts: SmallVec<[Region; 2]> = written.into();
     cuts.sort_unstable_by_key(|r| r.offset);
     cuts.dedup();
     let (mut gaps, mut pieces, mut at) = (SmallVec::new(), SmallVec::new(), 0);
     for cut in cuts {
-        // Regions of one step's outputs do not overlap.
+        // The output regions of one step do not overlap.
         let Some(skip) = cut.offset.checked_sub(at) else { continue };
         let (gap, after) = rest.split_at_mut(skip);
         gaps.push((at, &*gap));
@@ -190,12 +191,12 @@ fn split_scratch<'a>(mut rest: &'a mut [u32], written: &[Region]) -> Split<'a> {
 }
 
 impl Memory<'_> {
-    /// Whether the next step is to be looked at: until one is found.
+    /// Whether the next step must be checked for non-finite values. Checking stops at the first one found.
     fn looks(&self, watch: &Watch) -> bool {
         matches!(watch.non_finite, Some(None))
     }
 
-    /// NaNs and infinities among the elements of float operands in memory.
+    /// Counts NaNs and infinities in float operands that are in memory.
     fn non_finite<'a>(&self, operands: impl Iterator<Item = &'a Operand>) -> [u32; 2] {
         let mut counts = [0; 2];
         for operand in operands.filter(|operand| operand.dtype.is_float()) {
@@ -225,7 +226,7 @@ impl Memory<'_> {
         counts
     }
 
-    /// One step; gives its out-of-range indices. `scalars` are the batch's.
+    /// Runs one step and returns its number of out-of-range indices. `scalars` are those of the batch.
     fn run(&mut self, step: &Step, scalars: &[u32], pool: &CpuPool) -> Result<u32, RunError> {
         let mut guards = lock(self.slots, step);
         let written: SmallVec<[Region; 2]> =
@@ -244,7 +245,8 @@ impl Memory<'_> {
         launch(&operands, &mut inputs, places, &reads, self.temporary, scalars, pool)
     }
 
-    /// A copy of an input that shares words with an output without being in place: it is read before anything is written.
+    /// Copies an input that shares memory with an output without being in place, so that it is read before anything is
+    /// written.
     fn copy_shared(&self, input: &Operand, guards: &[(u32, Guard)], written: &[Region]) -> Copied {
         let words = match input.source {
             Source::Slot(s) => match &guards.iter().find(|g| g.0 == s)?.1 {
@@ -272,11 +274,11 @@ impl Memory<'_> {
     }
 }
 
-/// The operands of a step: the kernel's own, then those of what is fused to it.
+/// The operands of a step: those of the kernel, followed by those of its fused prologue and epilogue.
 struct Operands<'a> {
     step: &'a Step,
     all: SmallVec<[&'a Operand; 8]>,
-    /// How many are the prologue's, and the epilogue's.
+    /// Number of operands of the prologue and of the epilogue.
     prologue: usize,
     epilogue: usize,
 }
@@ -288,7 +290,8 @@ impl<'a> Operands<'a> {
         Self { step, all, prologue: fused[0].len(), epilogue: fused[1].len() }
     }
 
-    /// Whether an operand is read where it will be written. Elementwise work may do that, unless a number moves the place.
+    /// Whether an operand is read from where the output is written. Elementwise kernels allow this unless a scalar
+    /// moves the output.
     fn in_place(&self, i: usize) -> bool {
         let first = match self.step.kernel.as_map() {
             Some(map) if map.dynamic_out.is_none() => 0,
@@ -299,7 +302,7 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// The storages that a step reads, and the words of those that it writes, by slot.
+/// The storages that a step reads and the words of those that it writes, by slot.
 type Views<'a> = (SmallVec<[(u32, &'a HostWords); 4]>, SmallVec<[(u32, &'a mut [u32]); 2]>);
 
 fn views<'a>(guards: &'a mut [(u32, Guard)]) -> Views<'a> {
@@ -313,7 +316,7 @@ fn views<'a>(guards: &'a mut [(u32, Guard)]) -> Views<'a> {
     (reads, writes)
 }
 
-/// Every memory that a step writes, once; outputs say which is theirs by its source.
+/// Every memory that a step writes, once. An output finds its own by source.
 fn written_memories<'a>(
     step: &Step,
     regions: &[Region],
@@ -342,14 +345,14 @@ fn written_memories<'a>(
 /// What a step can read while it writes.
 struct Readable<'a> {
     reads: &'a [(u32, &'a HostWords)],
-    /// Scratch words between the regions that are written.
+    /// Scratch words between the written regions.
     gaps: &'a [(usize, &'a [u32])],
     regions: &'a [Region],
     constants: &'a [Arc<[u32]>],
 }
 
 impl<'a> Readable<'a> {
-    /// An operand at hand, from its copy if it has one.
+    /// Resolves an operand to an input, from its copy if there is one.
     fn input(&self, operand: &Operand, copied: &'a Copied) -> Input<'a> {
         let mut layout = operand.layout.clone();
         if let Some((words, start)) = copied {
@@ -373,7 +376,8 @@ impl<'a> Readable<'a> {
     }
 }
 
-/// Runs the prologue, the kernel's twin and the epilogue. `inputs` are those of `operands`, `storages` those that the step reads, by slot.
+/// Runs the prologue, the kernel's twin and the epilogue. `inputs` are the inputs of `operands`. `storages` are those
+/// that the step reads, by slot.
 fn launch<'a>(
     operands: &Operands,
     inputs: &mut [Input<'a>],

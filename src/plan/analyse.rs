@@ -1,27 +1,28 @@
-//! What is known about every node before any kernel is chosen: who uses it, when, and whether it may be computed inside its user.
+//! Collects facts about every node before kernels are chosen: who uses it, when, and whether it can be computed inside
+//! its users.
 
 use crate::ir::{Graph, NodeId, Op, OpKind};
 use smallvec::SmallVec;
 
-/// A node's computation ends up inside a map at that node, or in memory for a kernel there.
+/// Where a node's value is consumed: inside the map at `at`, or from memory by a kernel there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Root {
     at: usize,
     map: bool,
 }
 
-/// Facts about the nodes of one graph, by node.
+/// Per-node facts about one graph.
 #[derive(Debug)]
 pub(super) struct Analysis {
     /// Whether anything outside the graph depends on the node.
     pub live: Vec<bool>,
     /// Whether the elementwise node is computed inside its users instead of being written to memory.
     pub inlined: Vec<bool>,
-    /// Whether a load must be copied where it stands, because its storage changes before its last use.
+    /// Whether a load must be copied right away because its storage changes before the last use.
     pub snapshot: Vec<bool>,
-    /// The store whose storage the node can be computed into directly.
+    /// The store into whose storage the node can be computed directly.
     pub redirect: Vec<Option<NodeId>>,
-    /// Positions of live loads and stores of every storage, in order.
+    /// Positions of the live loads and stores of every storage, in order.
     accesses: Vec<Vec<Access>>,
     last_use: Vec<usize>,
 }
@@ -66,7 +67,7 @@ impl Analysis {
         analysis
     }
 
-    /// The last position at which each node can still be computed from what its loads saw.
+    /// The last position at which each node can still be computed from the values its loads saw.
     fn deadlines(&self, graph: &Graph) -> Vec<usize> {
         let mut deadlines = vec![usize::MAX; graph.nodes.len()];
         for (at, node) in graph.nodes.iter().enumerate().filter(|(at, _)| self.live[*at]) {
@@ -83,12 +84,12 @@ impl Analysis {
         deadlines
     }
 
-    /// Position of the first store to a storage after `at`.
+    /// Position of the first store to a storage after `at`, or `usize::MAX`.
     fn next_store(&self, slot: u32, at: usize) -> usize {
         self.accesses[slot as usize].iter().find(|a| a.store && a.at > at).map_or(usize::MAX, |a| a.at)
     }
 
-    /// Whether anything touches a storage before `at`.
+    /// Whether a storage is accessed before `at`.
     pub(super) fn touched_before(&self, slot: u32, at: usize) -> bool {
         self.accesses[slot as usize].first().is_some_and(|a| a.at < at)
     }
@@ -98,7 +99,7 @@ impl Analysis {
         self.next_store(slot, at) != usize::MAX
     }
 
-    /// From the last node to the first: a node whose every user ends up in one map is computed there.
+    /// Walks from the last node to the first. A node whose users all end up in one map is computed inside that map.
     fn choose_roots(&mut self, graph: &Graph, users: &[SmallVec<[usize; 4]>], deadlines: &[usize], fuse: bool) {
         let mut roots: Vec<SmallVec<[Root; 2]>> = vec![SmallVec::new(); graph.nodes.len()];
         for (at, node) in graph.nodes.iter().enumerate().rev().filter(|(at, _)| self.live[*at]) {
@@ -127,7 +128,7 @@ impl Analysis {
             self.last_use[at] = last;
             let in_time = deadlines[at] >= last;
             if node.op.is_elementwise() {
-                // A leaf or a cast costs less to repeat than to store; anything else is computed once.
+                // Recomputing a leaf or a cast is cheaper than storing it. Anything else is computed once.
                 let cheap = matches!(node.op, Op::Scalar | Op::Iota | Op::Cast);
                 let leaf = node.inputs.is_empty();
                 let fusable = set.iter().all(|r| r.map) && in_time && (set.len() <= 1 || cheap);
@@ -139,13 +140,13 @@ impl Analysis {
         }
     }
 
-    /// Nodes that are stored whole can be computed straight into the storage if nobody would notice.
+    /// Lets nodes that are stored as a whole be computed directly into the storage, if that has no visible effect.
     fn choose_redirects(&mut self, graph: &Graph, users: &[SmallVec<[usize; 4]>]) {
         for (at, node) in graph.nodes.iter().enumerate().filter(|(at, _)| self.live[*at]) {
             let computes = match node.op.kind() {
                 OpKind::Source | OpKind::View | OpKind::Effect => false,
                 OpKind::Elementwise => !self.inlined[at],
-                // Kernels make 32-bit values or blocks; narrower results are packed by a map.
+                // Kernels produce 32-bit values or blocks. Narrower results are packed by a map.
                 OpKind::Kernel => node.dtype == node.dtype.wide() || node.dtype.is_quantized(),
                 OpKind::Assembly => true,
             };
@@ -162,8 +163,8 @@ impl Analysis {
         if !layout.is_contiguous() || graph.nodes[store].dtype != graph.nodes[at].dtype {
             return false;
         }
-        // Everything that sees the storage as it was must be done when this node runs, no other store may come between, and all
-        // uses of the value must come before the storage changes again.
+        // All readers of the previous content must have run before this node, no other store may come in between, and
+        // all uses of the value must come before the storage changes again.
         let early_enough = self.accesses[*slot as usize]
             .iter()
             .filter(|a| a.at < store)
@@ -172,7 +173,7 @@ impl Analysis {
     }
 }
 
-/// Nodes that some effect depends on.
+/// Nodes that a side effect depends on.
 fn live_nodes(graph: &Graph) -> Vec<bool> {
     let mut live = vec![false; graph.nodes.len()];
     for (at, node) in graph.nodes.iter().enumerate().rev() {

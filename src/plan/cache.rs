@@ -1,4 +1,4 @@
-//! Plans by structure: a frame like an earlier one is looked up, not planned.
+//! Caches plans by the structure of a batch, so that repeated frames are not planned again.
 
 use core::hash::BuildHasher;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use bevy::platform::hash::FixedHasher;
 use super::{Plan, PlanLimits, lower};
 use crate::ir::Structure;
 
-/// Plans by structure, the least recently used dropped beyond a number.
+/// Plans by structure. The least recently used plan is evicted when the cache is full.
 #[derive(Debug)]
 pub(crate) struct PlanCache {
     limits: PlanLimits,
@@ -29,7 +29,7 @@ struct Entry {
     used: u64,
 }
 
-/// Plans kept. A game has a handful of different frames; this bounds one that never repeats itself.
+/// Maximum number of cached plans. Apps have few different frames; the bound is for those that never repeat one.
 const KEPT: usize = 128;
 
 impl PlanCache {
@@ -37,7 +37,7 @@ impl PlanCache {
         Self { limits, plans: HashMap::default(), count: 0, clock: 0, dropped: Vec::new(), built: 0, hits: 0 }
     }
 
-    /// The plan of a structure, with a number that names it for as long as it is cached.
+    /// Returns the plan of a structure and an id that stays valid while the plan is cached.
     pub(crate) fn plan(&mut self, structure: &Structure, scalars: &[u32]) -> (u64, Arc<Plan>) {
         self.clock += 1;
         let key = FixedHasher.hash_one(structure);
@@ -65,7 +65,7 @@ impl PlanCache {
         self.plan(&batch.structure, &batch.scalars).1
     }
 
-    /// Numbers of plans dropped since the last call, so that what hangs on them can go too.
+    /// Ids of the plans evicted since the last call, so that callers can drop data tied to them.
     pub(crate) fn take_dropped(&mut self) -> Vec<u64> {
         core::mem::take(&mut self.dropped)
     }

@@ -1,8 +1,9 @@
-//! Steps over memory that is larger than one binding can show become several steps, each over a part of it.
+//! Splits steps whose memory is larger than one binding into several steps.
 //!
-//! Where results are independent of each other (maps, rows, products), the parts write their own part of the result. A reduction of one long
-//! row becomes reductions of parts of it and one of what these gave. A gather from a large table runs once for each part of the table and
-//! writes what it finds there. What cannot be done in parts is left whole, for the backend to refuse.
+//! Where results are independent (maps, rows, products), each part writes its own part of the result. A reduction of
+//! one long row becomes partial reductions followed by a reduction of their results. A gather from a large table runs
+//! once per part of the table and writes the elements found there. Steps that cannot be split stay whole and are
+//! rejected by the backend.
 
 use core::ops::Range;
 
@@ -15,7 +16,7 @@ use crate::kernel::{
     EVEN, GatherElementsKernel, InParts, Kernel, LONGEST_ROW, Part, PartOutput, ReduceKernel, Step, part,
 };
 
-/// The words of a memory that a step touches, from where a binding may begin.
+/// The range of words of a memory that a step accesses. It starts at a valid binding offset.
 pub(crate) fn window(step: &Step, source: Source, alignment: usize) -> Range<usize> {
     let (mut first, mut end, mut unit) = (usize::MAX, 0, 1);
     for operand in step.reads().chain(&step.outputs).filter(|operand| operand.source == source) {
@@ -36,7 +37,7 @@ fn least_common_multiple(a: usize, b: usize) -> usize {
     a / x * b
 }
 
-/// Every memory a step touches, once.
+/// Every memory that a step accesses, once.
 pub(crate) fn sources(step: &Step) -> SmallVec<[Source; 8]> {
     let mut sources: SmallVec<[Source; 8]> = step.reads().chain(&step.outputs).map(|operand| operand.source).collect();
     sources.sort_unstable();
@@ -44,7 +45,7 @@ pub(crate) fn sources(step: &Step) -> SmallVec<[Source; 8]> {
     sources
 }
 
-/// A step that sees `source` from word `start` on.
+/// Changes the operands in `source` to offsets relative to word `start`.
 pub(crate) fn shift(step: &mut Step, source: Source, start: usize) {
     let fused = step.prologue.iter_mut().chain(&mut step.epilogue).flat_map(|fused| &mut fused.inputs);
     for operand in step.inputs.iter_mut().chain(&mut step.outputs).chain(fused) {
@@ -56,7 +57,7 @@ pub(crate) fn shift(step: &mut Step, source: Source, start: usize) {
 }
 
 impl Planner<'_> {
-    /// Puts steps that have to be done in parts in place of those that are too large; whether there were any.
+    /// Replaces steps that are too large by smaller ones. Returns whether there were any.
     pub(super) fn chunk_steps(&mut self) -> bool {
         let steps = core::mem::take(&mut self.steps);
         let before = steps.len();
@@ -66,12 +67,12 @@ impl Planner<'_> {
         self.steps.len() > before
     }
 
-    /// Whether every memory of a step can be bound, as a whole or as the part that the step touches.
+    /// Whether every memory of a step can be bound, either as a whole or as the range that the step accesses.
     pub(super) fn fits(&self, step: &Step) -> bool {
         self.excess(step) == 0
     }
 
-    /// Words that bindings lack.
+    /// Number of words by which the step exceeds the binding limit.
     fn excess(&self, step: &Step) -> usize {
         let limit = self.limits.binding;
         let over = |source: Source| {
@@ -82,7 +83,7 @@ impl Planner<'_> {
         sources(step).into_iter().map(over).sum()
     }
 
-    /// Words of the memory that an operand is in.
+    /// Size in words of the memory that an operand is in.
     fn memory_words(&self, operand: &Operand) -> usize {
         match operand.source {
             Source::Slot(slot) => operand.dtype.words(self.slot_elements[slot as usize]),
@@ -92,7 +93,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Appends a step, in parts if it has to be.
+    /// Appends a step, split if necessary.
     fn chunk(&mut self, step: Step) {
         let excess = self.excess(&step);
         if excess > 0
@@ -110,7 +111,8 @@ impl Planner<'_> {
         }
     }
 
-    /// The two parts of a step that need least memory, if that is less than the whole needs; others would not come to an end.
+    /// The split of a step into two parts that needs the least memory. `None` unless it needs less than the whole;
+    /// otherwise splitting would not terminate.
     fn best_halves(&mut self, step: &Step, excess: usize) -> Option<[Planned; 2]> {
         let ways = step.kernel.spec().halves(step).into_iter();
         let ways: Vec<[Planned; 2]> = ways.map(|parts| parts.map(|part| self.planned(step, part))).collect();
@@ -121,7 +123,7 @@ impl Planner<'_> {
             .map(|(_, parts)| parts)
     }
 
-    /// A part of a step as a step, with the memory that it needs.
+    /// Turns a part of a step into a step, and allocates the memory it needs.
     fn planned(&mut self, whole: &Step, part: Part) -> Planned {
         let (output, then) = match part.output {
             PartOutput::Place(output) => (output, None),
@@ -154,11 +156,11 @@ impl Planner<'_> {
         }
     }
 
-    /// One long row: its parts are reduced, then what these gave.
+    /// Splits the reduction of one long row: reduces its parts, then their results.
     fn reduce_parts(&mut self, step: &Step, kernel: &ReduceKernel) {
         let input = &step.inputs[0];
         let (elements, words) = input.dtype.group();
-        // Part of a window may lie before the first element.
+        // The aligned start of a window may lie before the first element.
         let slack = least_common_multiple(words, self.limits.alignment.max(1)) + 1;
         let most = self.limits.binding.saturating_sub(slack) / words * elements / kernel.inner.max(1);
         let most = most.min(LONGEST_ROW);
@@ -172,7 +174,7 @@ impl Planner<'_> {
         let wide = kernel.class.dtype();
         let gather = |planner: &mut Self, kind: ReduceKind, dtype: DType| {
             let found = planner.new_scratch(&Shape::from([parts, kernel.inner]), dtype);
-            // All parts of one length, then what is left.
+            // All parts of equal length, then the remainder.
             for (first, outer, n) in [(0, whole, length), (whole, 1, kernel.n - whole * length)] {
                 if outer > 0 && n > 0 {
                     let x = part(&step.inputs[0], first * length * kernel.inner, outer * n * kernel.inner);
@@ -206,7 +208,7 @@ impl Planner<'_> {
                 let largest = matches!(kernel.kind, ReduceKind::ArgMax { .. });
                 let best = gather(self, if largest { ReduceKind::Max } else { ReduceKind::Min }, wide);
                 let places = gather(self, kernel.kind, DType::I32);
-                // The best part, then the place within it.
+                // Finds the best part, then the position within it.
                 let row = Shape::from([1, kernel.inner]);
                 let winner = self.new_scratch(&row, DType::I32);
                 self.chunk_kernel(over_parts(kernel.kind), [best], winner.clone(), &nodes);
@@ -226,7 +228,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Rows that one binding cannot show, a few of them beside each other: one after the other is merged into the result.
+    /// Reduces rows that do not fit one binding and lie next to each other: merges one row after the other into the
+    /// result.
     fn reduce_row_by_row(&mut self, step: &Step, kernel: &ReduceKernel) {
         let merge = match kernel.kind {
             ReduceKind::Sum | ReduceKind::Mean | ReduceKind::SumSquares => BinaryOp::Add,
@@ -257,7 +260,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Appends a map, in parts if it has to be.
+    /// Appends a map, split if necessary.
     fn chunk_map(&mut self, value: Lazy, output: Operand) {
         let at = self.steps.len();
         self.map(value, output, None);
@@ -266,7 +269,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Appends a kernel, in parts if it has to be.
+    /// Appends a kernel, split if necessary.
     fn chunk_kernel(
         &mut self,
         kernel: Kernel,
@@ -278,19 +281,19 @@ impl Planner<'_> {
     }
 }
 
-/// The result of an expression divided by a number.
+/// Divides the result of an expression by a number.
 fn divided(value: &mut Lazy, by: usize) -> Reg {
     let share = value.program.push(Expr::Const((1.0 / by as f32).to_bits(), Class::Float));
     value.program.binary(BinaryOp::Mul, value.result, share)
 }
 
-/// Part of a step's work, and where its result goes from there.
+/// A part of a step's work, and what happens to its result.
 struct Planned {
     step: Step,
     then: Option<Then>,
 }
 
-/// A result that is copied to its place, or added to what is there.
+/// A result that is then copied to its destination or accumulated there.
 struct Then {
     from: Operand,
     to: Operand,

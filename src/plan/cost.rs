@@ -1,17 +1,17 @@
-//! What a launch has to do by the numbers, whoever does it and however: bytes that must move, and arithmetic.
+//! The minimal work of a launch, independent of backend and implementation: bytes moved and arithmetic operations.
 
 use crate::kernel::{Step, bytes};
 
 /// Bytes and operations of one launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
-    /// Every element read or written, once, as it is stored.
+    /// Size of all elements read or written, each counted once, as stored.
     pub bytes: u64,
-    /// Additions, multiplications and comparisons; a function such as `exp` counts as the additions it takes.
+    /// Additions, multiplications and comparisons. A function such as `exp` counts as several.
     pub flops: u64,
 }
 
-/// The cost of a step: what its kernel says of itself, what is fused to it, and what it writes.
+/// The cost of a step: that of its kernel and of everything fused to it, plus the bytes it writes.
 pub(crate) fn cost(step: &Step) -> Cost {
     let spec = step.kernel.spec();
     let fused = || step.prologue.iter().chain(&step.epilogue);

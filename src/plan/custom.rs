@@ -1,4 +1,4 @@
-//! Users' kernels in a plan: operands as their bindings can see them.
+//! Custom kernels in a plan: prepares operands so that they can be bound.
 
 use smallvec::SmallVec;
 
@@ -8,7 +8,7 @@ use crate::ir::{Class, CustomCall, Expr, NodeId, Op, Operand, Shape};
 use crate::kernel::{KernelSpec, Step};
 
 impl Planner<'_> {
-    /// A launch of a user's kernel; gives its first output and notes all of them.
+    /// Plans a launch of a custom kernel. Returns its first output and records all of them.
     pub(super) fn custom(&mut self, id: NodeId, call: &CustomCall) -> Operand {
         let graph = self.graph;
         let node = graph.node(id);
@@ -51,7 +51,8 @@ impl Planner<'_> {
         operand.layout.offset.is_multiple_of(self.limits.alignment)
     }
 
-    /// Where an output goes: to the tensor that it is stored to if the kernel sees that nowhere else, or to scratch memory.
+    /// Chooses where an output is written: directly to the tensor it is stored to if the kernel does not access that
+    /// tensor otherwise, else to scratch memory.
     fn place_of_output(&mut self, id: NodeId, inputs: &[Operand], outputs: &[Operand]) -> Operand {
         let node = self.graph.node(id);
         match self.redirected(id) {

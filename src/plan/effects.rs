@@ -1,20 +1,20 @@
-//! What a plan leaves behind in the storages it touches.
+//! The effects of a plan on the storages it accesses.
 
 use super::Plan;
 use crate::ir::{Operand, Source};
 
-/// What a plan does to a storage.
+/// The effect of a plan on one storage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effect {
-    /// Whether it writes any of it.
+    /// Whether the plan writes any of it.
     pub writes: bool,
-    /// Whether it writes all of it before it reads any, so that what was there does not matter.
+    /// Whether the plan overwrites all of it before reading it, so that the previous content does not matter.
     pub replaces: bool,
-    /// The host data that is the whole content afterwards.
+    /// The host data that is the entire content afterwards.
     pub host: Option<u32>,
 }
 
-/// What a plan does to storages of these sizes, in elements.
+/// The effects of a plan on storages with the given numbers of elements.
 pub(crate) fn effects(plan: &Plan, elements: &[usize]) -> Vec<Effect> {
     let mut effects = vec![Effect::default(); elements.len()];
     let mut read = vec![false; elements.len()];
@@ -67,7 +67,7 @@ mod tests {
         let storage = || Storage::new(DType::F32, 4, Initial::Zeros);
         let mut part = Part::default();
         let slots = [storage(), storage(), storage(), storage()].map(|storage| part.slot(&storage));
-        // 0: host data as a whole. 1: a row of it. 2: read, then written. 3: written from another.
+        // 0: whole host data. 1: one row of it. 2: read, then written. 3: written from another storage.
         let data = part.host([1, 2, 3, 4].into(), shape.clone(), DType::F32);
         part.store(data, slots[0], whole.clone());
         let row = part.host([1, 2].into(), Shape::from([1, 2]), DType::F32);

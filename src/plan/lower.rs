@@ -1,4 +1,5 @@
-//! From analysed nodes to steps: walks the graph once, keeping elementwise work as expressions until something needs it in memory.
+//! Lowers analysed nodes to steps. Walks the graph once and keeps elementwise work as expressions until something needs
+//! it in memory.
 
 use std::sync::Arc;
 
@@ -13,10 +14,10 @@ use super::{Plan, PlanLimits, PlanRead, PlanReport, Region, StepReport, Unfused,
 use crate::ir::{Class, DType, Expr, Graph, Layout, NodeId, Op, Operand, Shape, Source, UnaryOp};
 use crate::kernel::{BlockCopyKernel, Elementwise, Inputs, Kernel, Levels, Lowering, Need, Step, lowering};
 
-/// Expressions longer than this are written to memory, so that no kernel outgrows a compiler.
+/// Longer expressions are written to memory, which bounds the size of compiled shaders.
 pub(super) const LONGEST_PROGRAM: usize = 256;
 
-/// Plans a graph whose storages have these numbers of elements.
+/// Plans a graph whose storages have the given numbers of elements.
 pub(crate) fn plan(graph: &Graph, slot_elements: &[usize], limits: PlanLimits) -> Plan {
     let mut planner = Planner {
         graph,
@@ -46,17 +47,17 @@ pub(super) struct Planner<'a> {
     pub(super) slot_elements: &'a [usize],
     pub(super) limits: PlanLimits,
     analysis: Analysis,
-    /// What each node stands for, once reached.
+    /// The value of each node, once visited.
     values: Vec<Option<Value>>,
-    /// Stores whose value was computed straight into their storage.
+    /// Stores whose value was computed directly into their storage.
     pub(super) stored: Vec<bool>,
     pub(super) steps: Vec<Step>,
     uploads: Vec<Upload>,
     reads: Vec<PlanRead>,
     pub(super) constants: Vec<Arc<[u32]>>,
-    /// Words of every scratch value.
+    /// Size in words of every scratch value.
     pub(super) scratch: Vec<usize>,
-    /// All outputs of users' kernels, by their nodes.
+    /// All outputs of custom kernels, by node.
     pub(super) custom_outputs: HashMap<NodeId, SmallVec<[Operand; 2]>>,
 }
 
@@ -112,7 +113,7 @@ impl Planner<'_> {
         self.values[id.index()] = Some(value);
     }
 
-    /// A node's value as a kernel needs it.
+    /// A node's value in the form a kernel needs.
     pub(super) fn bring(&mut self, id: NodeId, need: Need) -> Operand {
         let starts = match need {
             Need::Strided => return self.memory(id),
@@ -129,7 +130,7 @@ impl Planner<'_> {
     fn value(&self, id: NodeId) -> Value {
         match &self.values[id.index()] {
             Some(value) => value.clone(),
-            // Nodes come after their inputs; an empty expression keeps a broken graph from taking the app down.
+            // Nodes come after their inputs. The empty expression avoids a panic on a malformed graph.
             None => Value::Lazy(Lazy::new(self.graph.node(id).shape.clone(), self.graph.node(id).dtype)),
         }
     }
@@ -160,7 +161,7 @@ impl Planner<'_> {
         operand
     }
 
-    /// A node's value in memory without gaps.
+    /// A node's value in contiguous memory.
     pub(super) fn contiguous(&mut self, id: NodeId) -> Operand {
         let operand = self.memory(id);
         if operand.layout.is_contiguous() {
@@ -192,19 +193,19 @@ impl Planner<'_> {
         Operand { source, dtype, layout: Layout::contiguous(shape.clone()) }
     }
 
-    /// A launch behind all others so far.
+    /// Appends a launch.
     pub(super) fn push(&mut self, step: Step) {
         self.steps.push(step);
     }
 
-    /// Room for a value of its own.
+    /// Allocates scratch memory for a value.
     pub(super) fn new_scratch(&mut self, shape: &Shape, dtype: DType) -> Operand {
         self.scratch.push(dtype.words(shape.elements()));
         let source = Source::Scratch(self.scratch.len() as u32 - 1);
         Operand { source, dtype, layout: Layout::contiguous(shape.clone()) }
     }
 
-    /// An elementwise node as an expression of its inputs.
+    /// Builds an elementwise node as an expression of its inputs.
     fn expression(&mut self, id: NodeId, op: Elementwise) -> Lazy {
         let node = self.graph.node(id);
         self.keep_within_limits(&node.inputs);
@@ -242,7 +243,7 @@ impl Planner<'_> {
         lazy
     }
 
-    /// Writes inputs of one expression to memory until the rest fits one kernel.
+    /// Writes inputs of an expression to memory until the remaining expression fits one kernel.
     fn keep_within_limits(&mut self, inputs: &[NodeId]) {
         loop {
             let lazies: SmallVec<[(NodeId, Lazy); 3]> = inputs
@@ -256,7 +257,7 @@ impl Planner<'_> {
             sources.sort_unstable();
             sources.dedup();
             let length: usize = lazies.iter().map(|(_, lazy)| lazy.program.exprs.len()).sum();
-            // The output takes one, and inputs that are in memory take at most one each.
+            // The output takes one buffer, and each input in memory takes at most one.
             let in_memory = inputs.len() - lazies.len();
             let fits = sources.len() + in_memory < self.limits.buffers && length <= LONGEST_PROGRAM;
             let largest = lazies.iter().max_by_key(|(_, l)| (l.sources().len(), l.program.exprs.len()));
@@ -274,7 +275,7 @@ impl Planner<'_> {
         output
     }
 
-    /// Computes a node's expression into the storage it is stored to, if that is allowed, or into scratch.
+    /// Computes a node's expression into the storage it is stored to if that is allowed, else into scratch memory.
     fn materialise(&mut self, id: NodeId, lazy: Lazy) -> Operand {
         let output = match self.redirected(id) {
             Some((store, output)) if can_write_in_place(&lazy, &output) => {
@@ -287,7 +288,7 @@ impl Planner<'_> {
         output
     }
 
-    /// The store that a node may be computed into, and its place.
+    /// The store whose storage a node can be computed into, and its destination operand.
     pub(super) fn redirected(&self, id: NodeId) -> Option<(NodeId, Operand)> {
         let store = self.analysis.redirect[id.index()]?;
         let node = self.graph.node(store);
@@ -295,13 +296,14 @@ impl Planner<'_> {
         Some((store, Operand { source: Source::Slot(*slot), dtype: node.dtype, layout: layout.clone() }))
     }
 
-    /// Appends the map that computes an expression into `output`; `dynamic` is a stride and the scalar it is multiplied with.
+    /// Appends the map that computes an expression into `output`. `dynamic` is a stride and the scalar that it is
+    /// multiplied by.
     pub(super) fn map(&mut self, lazy: Lazy, output: Operand, dynamic: Option<(isize, u32)>) {
         if lazy.shape.elements() == 0 {
             return;
         }
         if output.dtype.is_quantized() {
-            // Blocks are only ever moved whole, so the expression is a load.
+            // Blocks are only copied whole, so the expression is a load.
             let kernel = BlockCopyKernel::of(&output);
             self.steps.push(Step { nodes: lazy.nodes, ..Step::new(kernel, lazy.leaves, output) });
             return;
@@ -366,7 +368,7 @@ impl Planner<'_> {
         self.map(lazy, output, at.map(|axis| (layout.strides[axis], node.scalar)));
     }
 
-    /// Values go to the host after the last step, so one that its storage will not keep until then is copied now.
+    /// Values are read back after the last step. A value that its storage does not keep until then is copied now.
     fn read(&mut self, id: NodeId, request: u32) {
         let input = self.graph.node(id).inputs[0];
         let lasting = match self.value(input) {
@@ -392,7 +394,7 @@ impl Planner<'_> {
         self.reads.push(PlanRead { request, from });
     }
 
-    /// A node with a kernel of its own, over these inputs.
+    /// Plans a node that has its own kernel.
     fn kernel(&mut self, id: NodeId, mut kernel: Kernel, mut inputs: Inputs) -> Value {
         let node = self.graph.node(id);
         let nodes = SmallVec::from_iter([id]);
@@ -402,12 +404,12 @@ impl Planner<'_> {
             (kernel, inputs) = (second, Inputs::from_iter([found]));
         }
         if node.shape.elements() > 0 && inputs.iter().any(|input| input.layout.elements() == 0) {
-            // Only sums over nothing get here; they are 0.
+            // Only sums over zero elements get here. They are 0.
             let mut lazy = Lazy::new(node.shape.clone(), node.dtype);
             lazy.result = lazy.program.push(Expr::Const(0, node.dtype.class()));
             return Value::Lazy(lazy);
         }
-        // Kernels make blocks, or values of 32 bits.
+        // Kernels produce blocks or 32-bit values.
         let made = if node.dtype.is_quantized() { node.dtype } else { node.dtype.wide() };
         let reads = |output: &Operand| inputs.iter().any(|input| input.source == output.source);
         let fits = |output: &Operand| !made.is_quantized() || self.covers_words(output);
@@ -431,7 +433,7 @@ impl Planner<'_> {
         Value::Lazy(lazy)
     }
 
-    /// Whether a place in a storage is made of whole words of it.
+    /// Whether an operand covers whole words of its storage.
     fn covers_words(&self, operand: &Operand) -> bool {
         let Source::Slot(slot) = operand.source else { return false };
         let (group, end) = (operand.dtype.group().0, operand.layout.offset + operand.layout.elements());
@@ -447,7 +449,7 @@ impl Planner<'_> {
         if let Some(apart) = apart
             && !self.steps.iter().all(|step| self.fits(step))
         {
-            // Joined steps see more of a memory than each did by itself.
+            // Joined steps may access a larger range of a memory than each step alone.
             (self.steps, unfused) = fuse::fuse(apart, &self.reads, PlanLimits { fuse: false, ..self.limits });
         }
         let end = self.steps.len();
@@ -471,7 +473,7 @@ impl Planner<'_> {
             touch(&read.from, end);
         }
         for life in lives.iter_mut().filter(|life| life.first > life.last) {
-            // Empty, or not in memory any more.
+            // Empty, or no longer in memory.
             *life = Lifetime { words: 0, first: 0, last: 0 };
         }
         let (regions, scratch_words) = pack(&lives, self.limits.alignment);
@@ -531,18 +533,18 @@ impl Planner<'_> {
         StepReport { kernel: step.kernel.spec().name(), op: self.op(step), ops, site, scratch, bytes, flops }
     }
 
-    /// The op that a step is known by: its kernel's own, or the last of a map.
+    /// The op that names a step: that of its kernel, or the last op of a map.
     fn op(&self, step: &Step) -> &'static str {
         let node = if step.kernel.as_map().is_some() { step.nodes.iter().max() } else { step.nodes.first() };
         node.map_or("copy", |&id| self.graph.node(id).name)
     }
 }
 
-/// Whether a map may write `output` while it reads its operands: those in the same memory must be the very same elements in the same order, or
-/// other elements altogether.
+/// Whether a map may write `output` while it reads its operands. Operands in the same memory must be either exactly the
+/// same elements in the same order, or disjoint elements.
 fn can_write_in_place(lazy: &Lazy, output: &Operand) -> bool {
     if output.dtype.is_quantized() {
-        // Blocks side by side share a word with both their scales.
+        // Neighbouring blocks share a word that holds both scales.
         return lazy.leaves.iter().all(|leaf| leaf.source != output.source);
     }
     lazy.leaves.iter().all(|leaf| !fuse::meets(leaf, output) || leaf == output)

@@ -1,8 +1,8 @@
-//! Where scratch values lie: values that never live at the same time share words.
+//! Places scratch values in memory. Values with disjoint lifetimes share words.
 
 use super::Region;
 
-/// A scratch value's size and the steps it lives through, both ends included.
+/// A scratch value's size and the steps it is alive for, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lifetime {
     pub words: usize,
@@ -16,8 +16,9 @@ impl Lifetime {
     }
 }
 
-/// A place for every value, and the words needed in all. Largest first, each at the lowest place that is free for its whole life: on
-/// real networks within a few per cent of the largest live set.
+/// Assigns a region to every value and returns the total number of words. Values are placed largest first, each at the
+/// lowest offset that is free for its whole lifetime. On real networks the result is within a few per cent of the
+/// largest live set.
 pub(super) fn pack(values: &[Lifetime], alignment: usize) -> (Vec<Region>, usize) {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by_key(|&i| (core::cmp::Reverse(values[i].words), values[i].first));
@@ -46,7 +47,7 @@ pub(super) fn pack(values: &[Lifetime], alignment: usize) -> (Vec<Region>, usize
     (regions, total)
 }
 
-/// The most words alive at any one step: what no packing can go below.
+/// The largest number of words alive at any step, which is a lower bound for every packing.
 pub(super) fn largest_live_set(values: &[Lifetime]) -> usize {
     values
         .iter()

@@ -1,7 +1,9 @@
-//! From recorded ops to kernel launches. Pure: no device, no world, no wgpu type. The same plan runs on the GPU and on the CPU.
+//! Turns recorded ops into kernel launches. Pure: no device, no world, no wgpu types. The same plan runs on the GPU and
+//! on the CPU.
 //!
 //! ```text
-//! Graph ──views resolved, dead nodes dropped──▶ values ──grouped──▶ steps ──large ones in parts, small ones joined──▶ steps ──packed by lifetime──▶ Plan
+//! Graph ──resolve views, drop dead nodes──▶ values ──group──▶ steps
+//!       ──split large steps, join small ones──▶ steps ──pack by lifetime──▶ Plan
 //! ```
 
 mod analyse;
@@ -28,27 +30,27 @@ pub(crate) use chunk::{shift, sources, window};
 pub(crate) use effects::{Effect, effects};
 pub(crate) use models::step_models;
 
-/// A batch's work, ready for either backend.
+/// The work of a batch, ready for either backend.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
-    /// Host data to bring in before the first step, in order.
+    /// Host data to upload before the first step, in order.
     pub uploads: Vec<Upload>,
     /// Kernel launches, in order. A step may depend on any earlier one.
     pub steps: Vec<Step>,
-    /// What to send to the host after the last step.
+    /// Values to send to the host after the last step.
     pub reads: Vec<PlanRead>,
-    /// Where scratch values lie; regions of values that never live at the same time overlap.
+    /// Places of scratch values. Regions of values with disjoint lifetimes may overlap.
     pub regions: Vec<Region>,
-    /// Words of scratch memory the regions need.
+    /// Words of scratch memory that the regions need.
     pub scratch_words: usize,
-    /// Data that every run of the plan shares.
+    /// Data shared by all runs of the plan.
     pub constants: Vec<Arc<[u32]>>,
     /// Storages that some step or upload writes.
     pub written_slots: Vec<u32>,
     pub report: Arc<PlanReport>,
 }
 
-/// Host data `host` of the batch to the start of the contiguous `to`.
+/// Copies host data `host` of the batch to the start of the contiguous `to`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Upload {
     pub host: u32,
@@ -56,29 +58,29 @@ pub(crate) struct Upload {
     pub to: Operand,
 }
 
-/// The contiguous elements of `from`, for request `request` of the batch.
+/// Sends the contiguous elements of `from` to request `request` of the batch.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PlanRead {
     pub request: u32,
     pub from: Operand,
 }
 
-/// A scratch value's place, in words; starts are aligned as the limits ask.
+/// A scratch value's place, in words. Offsets are multiples of [`PlanLimits::alignment`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Region {
     pub offset: usize,
     pub words: usize,
 }
 
-/// What the backend that will run the plan can take.
+/// Limits of the backend that will run the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PlanLimits {
-    /// Different memories one launch may touch.
+    /// Maximum number of memories that one launch may access.
     pub buffers: usize,
-    /// Words that scratch values, and parts of large memories, start at multiples of.
+    /// Alignment in words of scratch values and of the parts of large memories.
     pub alignment: usize,
-    /// Words of one memory that a launch can see.
+    /// Maximum number of words of one memory that a launch can access.
     pub binding: usize,
-    /// Whether ops share launches at all; off only to compare.
+    /// Whether ops share launches. Only turned off for comparison.
     pub fuse: bool,
 }

@@ -1,4 +1,4 @@
-//! Whose work a step is.
+//! Attributes steps to models.
 
 use bevy::ecs::entity::Entity;
 use bevy::platform::collections::HashMap;
@@ -6,7 +6,8 @@ use bevy::platform::collections::HashMap;
 use super::Plan;
 use crate::ir::Source;
 
-/// The model that each step of a plan works for: the owner of a tensor it touches, else of the step that made what it reads.
+/// The model that each step of a plan works for: the owner of a tensor it accesses, else that of the step that produced
+/// its input.
 pub(crate) fn step_models(plan: &Plan, owners: &[Option<Entity>]) -> Vec<Option<Entity>> {
     let mut makers: HashMap<u32, Option<Entity>> = HashMap::default();
     let mut models = Vec::with_capacity(plan.steps.len());

@@ -1,4 +1,4 @@
-//! What must and must not share a kernel, by values.
+//! Which ops must and must not share a kernel, compared by value.
 
 use crate::ir::{BinaryOp, DType, InnerOp, Layout, NodeId, Op, ReduceKind, Shape, Source, UnaryOp};
 use crate::kernel::Kernel;
@@ -77,7 +77,7 @@ fn few_long_rows_are_reduced_in_parts_and_others_at_once() {
     let cases = [
         (ReduceKind::Sum, [1, 1 << 20, 1], 2),
         (ReduceKind::SumSquares, [2, 100_000, 3], 2),
-        // The best of each part, where it is, and the best of these.
+        // The best value of each part, its position, and the best of these.
         (ReduceKind::ArgMax { last: false }, [1, 1 << 20, 1], 3),
         (ReduceKind::Sum, [65, 1 << 16, 1], 1),
         (ReduceKind::Sum, [1, 1000, 1], 1),

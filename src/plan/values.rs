@@ -1,4 +1,4 @@
-//! Values while a plan is made: in memory, or still an expression that some later kernel will compute.
+//! Values while a plan is built: in memory, or still an expression that a later kernel will compute.
 
 use smallvec::SmallVec;
 
@@ -13,19 +13,22 @@ pub(super) struct Lazy {
     pub program: Program,
     pub result: Reg,
     pub leaves: SmallVec<[Operand; 4]>,
-    /// Positions in the batch's scalars.
+    /// Indices into the batch's scalars.
     pub scalars: SmallVec<[u32; 4]>,
-    /// The recorded nodes inside.
+    /// The recorded nodes that the expression contains.
     pub nodes: SmallVec<[NodeId; 4]>,
 }
 
-/// What a node stands for.
+/// The value of a node.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "one a node while a plan is made; a box would cost an allocation each")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one per node while a plan is built; a box would cost one allocation each"
+)]
 pub(super) enum Value {
     Memory(Operand),
     Lazy(Lazy),
-    /// Host data not brought in yet.
+    /// Host data that has not been uploaded yet.
     Host {
         index: u32,
         shape: Shape,
@@ -46,7 +49,7 @@ impl Lazy {
         }
     }
 
-    /// The elements of an operand, as they are.
+    /// Loads the elements of an operand.
     pub(super) fn load(operand: Operand) -> Self {
         let mut lazy = Self::new(operand.layout.shape.clone(), operand.dtype);
         lazy.result = lazy.program.push(Expr::Input(0, operand.dtype.class()));
@@ -54,13 +57,13 @@ impl Lazy {
         lazy
     }
 
-    /// A register with scalar number `scalar` of the batch.
+    /// The register that holds scalar `scalar` of the batch.
     pub(super) fn scalar(&mut self, scalar: u32, class: crate::ir::Class) -> Reg {
         let at = find_or_push(&mut self.scalars, &scalar);
         self.program.push(Expr::Scalar(at as u16, class))
     }
 
-    /// Takes another expression of the same shape in; gives the register of its result here.
+    /// Adds another expression of the same shape. Returns the register of its result in this program.
     pub(super) fn absorb(&mut self, other: &Lazy) -> Reg {
         let Self { leaves, scalars, program, .. } = self;
         let regs = program.absorb(
@@ -82,7 +85,7 @@ impl Lazy {
         regs.get(other.result.0 as usize).copied().unwrap_or(Reg(0))
     }
 
-    /// Seen through a view, or `None` where some operand's strides cannot say it.
+    /// Applies a view. Returns `None` if strides cannot express it for some operand.
     pub(super) fn view(&self, view: &View, shape: &Shape) -> Option<Lazy> {
         let mut lazy = self.clone();
         for leaf in &mut lazy.leaves {
@@ -92,7 +95,7 @@ impl Lazy {
         Some(lazy)
     }
 
-    /// Different memories the expression reads.
+    /// The different memories that the expression reads.
     pub(super) fn sources(&self) -> SmallVec<[Source; 8]> {
         let mut sources: SmallVec<[Source; 8]> =
             self.leaves.iter().map(|l| l.source).filter(|s| s.has_memory()).collect();
@@ -101,7 +104,7 @@ impl Lazy {
         sources
     }
 
-    /// The kernel that computes this into `output`, with axes merged as far as all operands allow, and its operands.
+    /// The kernel that computes this into `output`, and its operands. Axes are merged as far as all operands allow.
     pub(super) fn into_map(self, mut output: Operand) -> (MapKernel, SmallVec<[Operand; 4]>, Operand) {
         let mut leaves = self.leaves;
         let mut program = self.program;
@@ -115,7 +118,7 @@ impl Lazy {
     }
 }
 
-/// The place of an element in a list, at its end if it was not there.
+/// The index of an element in a list. Appends the element if it is missing.
 pub(super) fn find_or_push<T: Clone + PartialEq, const N: usize>(list: &mut SmallVec<[T; N]>, element: &T) -> usize
 where
     [T; N]: smallvec::Array<Item = T>,
@@ -126,7 +129,7 @@ where
     })
 }
 
-/// A layout seen through a view, or `None` where strides cannot say it.
+/// Applies a view to a layout. Returns `None` if strides cannot express it.
 pub(super) fn apply(view: &View, layout: &Layout, shape: &Shape) -> Option<Layout> {
     match view {
         View::Reshape => layout.reshape(shape),

@@ -56,7 +56,7 @@ fn values_flow_from_host_through_scratch_to_slots() {
         [scratch(0)],
         operand(Source::Slot(0), DType::I32, Layout::contiguous([1])),
     );
-    // The scratch value between two others, so both neighbours are read while it is written.
+    // The scratch value lies between two others, so both neighbours are read while it is written.
     let regions = vec![Region { offset: 8, words: 4 }, Region { offset: 0, words: 4 }, Region { offset: 16, words: 4 }];
     let mut plan = plan(
         vec![
@@ -71,7 +71,7 @@ fn values_flow_from_host_through_scratch_to_slots() {
     let mut memory = Vec::new();
     let host: [Arc<[u32]>; 1] = [Arc::from([1, 2, 3, 4])];
     let faults = run_plan(&plan, &slots, &host, &[0, 0], &mut memory, &CpuPool::new(2), &mut Watch::default())
-        .expect("no kernel of a user");
+        .expect("no custom kernel");
     assert!(faults.is_empty());
     assert_eq!(words(&slots[0]), [1020]);
     let tail = operand(Source::Scratch(0), DType::I32, Layout::contiguous([4]).slice(0, 1, 3, 1));
@@ -92,9 +92,9 @@ fn a_map_may_write_where_it_reads() {
         &CpuPool::new(1),
         &mut Watch::default(),
     )
-    .expect("no kernel of a user");
+    .expect("no custom kernel");
     assert_eq!(words(&slots[0]), [0x0806_0402, 0x100e_0c0a]);
-    // Elements of the same storage that it does not write.
+    // Reads elements of the same storage that the step does not write.
     let half = |start| operand(Source::Slot(0), DType::U8, Layout::contiguous([8]).slice(0, start, 3, 1));
     let step = add(vec![half(5)], half(1), None);
     run_plan(
@@ -106,7 +106,7 @@ fn a_map_may_write_where_it_reads() {
         &CpuPool::new(1),
         &mut Watch::default(),
     )
-    .expect("no kernel of a user");
+    .expect("no custom kernel");
     assert_eq!(words(&slots[0]), [0x110f_0d02, 0x100e_0c0a]);
 }
 
@@ -127,7 +127,7 @@ fn a_scalar_moves_a_store() {
         &CpuPool::new(1),
         &mut Watch::default(),
     )
-    .expect("no kernel of a user");
+    .expect("no custom kernel");
     assert_eq!(words(&slots[0]), [0, 0, 0, 0x4000_4000]);
 }
 
@@ -139,7 +139,8 @@ fn odd_halves_are_read_from_the_middle_of_a_word() {
     assert_eq!(read_words(&plan, &middle, &slots, &[]), [0x3333_2222, 0x0000_4444]);
 }
 
-/// A pointwise convolution `[2, 3, 2, 5]` to `[2, 4, 2, 5]`, with what is fused to it computed piece by piece or afterwards.
+/// A pointwise convolution from `[2, 3, 2, 5]` to `[2, 4, 2, 5]` whose epilogue runs either per tile or after the
+/// kernel.
 #[test]
 fn an_epilogue_follows_its_convolution() {
     use crate::ir::{UnaryOp, Window};
@@ -154,7 +155,7 @@ fn an_epilogue_follows_its_convolution() {
         let shape = [batch, channels_out, 2, 5];
         let elements: usize = shape.iter().product();
         let contiguous = || Layout::contiguous(shape);
-        // A number for everything, for every element, for every column, for every channel.
+        // One value for all elements, per element, per column and per channel.
         let others = [
             Layout::contiguous([1, 1, 1, 1]),
             contiguous(),
@@ -196,7 +197,7 @@ fn an_epilogue_follows_its_convolution() {
             };
             let plan = plan(vec![step], Vec::new());
             let run = run_plan(&plan, &slots, &[], &[], &mut Vec::new(), &CpuPool::new(2), &mut Watch::default());
-            run.expect("no kernel of a user");
+            run.expect("no custom kernel");
             let [got, x, weight, added] = [0, 1, 2, 3].map(|s: usize| words(&slots[s]));
             for i in 0..elements {
                 let (n, c, place) = (i / 10 / channels_out, i / 10 % channels_out, i % 10);

@@ -1,4 +1,4 @@
-//! Every launch of a plan over large memories sees no more of any than it may.
+//! No launch of a plan over large memories exceeds the binding limit.
 
 use super::*;
 use crate::ir::{BinaryOp, InnerOp, Op};
@@ -8,7 +8,7 @@ use crate::record::{Batch, Part as Recording};
 
 const SMALL: PlanLimits = PlanLimits { binding: 256, alignment: 16, ..LIMITS };
 
-/// Plans, and checks that every step fits.
+/// Plans a recording and checks that every step fits.
 fn plan_in_parts(part: Recording) -> std::sync::Arc<Plan> {
     let batch = Batch::new([part]);
     let words: Vec<usize> = batch.slots.iter().map(|storage| storage.words()).collect();

@@ -1,4 +1,4 @@
-//! The elementwise part of a step, and how two of them become one.
+//! The elementwise part of a step, and how two of them are joined.
 
 use smallvec::SmallVec;
 
@@ -8,7 +8,7 @@ use crate::ir::{DType, Expr, Layout, Operand, Program, Shape, Source};
 use crate::kernel::{Fused, MapKernel, Step, merge_axes};
 use crate::plan::values::find_or_push;
 
-/// What a step does element by element: the whole of a map, or what a kernel does with each of its values, which is then input 0.
+/// The elementwise work of a step: a whole map, or what a kernel applies to each of its values, which is then input 0.
 #[derive(Clone, Debug)]
 pub(super) struct Body {
     shape: Shape,
@@ -19,7 +19,7 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// Of a map, or of a kernel with the epilogue it has so far.
+    /// The body of a map, or of a kernel with its current epilogue.
     pub(super) fn of(step: &Step) -> Self {
         let (map, inputs, scalars) = match (step.kernel.as_map(), &step.epilogue) {
             (Some(map), _) => (map, &step.inputs, &step.scalars),
@@ -35,7 +35,7 @@ impl Body {
         }
     }
 
-    /// A kernel's value as it is.
+    /// A body that passes a kernel's value through unchanged.
     fn of_value(output: &Operand) -> Self {
         let shape = Shape::from([output.layout.elements()]);
         let layout = Layout::contiguous(shape.clone());
@@ -53,7 +53,7 @@ impl Body {
         }
     }
 
-    /// Steps of the program.
+    /// Number of expressions in the program.
     pub(super) fn length(&self) -> usize {
         self.program.exprs.len()
     }
@@ -62,8 +62,8 @@ impl Body {
         self.inputs.iter_mut().chain(&mut self.outputs).map(|operand| &mut operand.layout)
     }
 
-    /// Walks the elements in the order in which a kernel writes `output`, if all of it is read, so that what is read is what has just been
-    /// computed. Elementwise work has no order of its own.
+    /// Iterates over the elements in the order in which a kernel writes `output`, if the body reads all of it. Each
+    /// value is then consumed right after it was computed. Elementwise work has no order of its own.
     pub(super) fn follow(&mut self, output: &Operand) {
         if let Some(turned) = self.turned(output) {
             *self = turned;
@@ -73,13 +73,13 @@ impl Body {
     fn turned(&self, output: &Operand) -> Option<Self> {
         let leaf = self.inputs.iter().find(|input| meets(input, output))?;
         let (read, written) = (memory_order(&leaf.layout)?, memory_order(&output.layout)?);
-        // First as the elements lie in memory, then as the kernel comes to them.
+        // First in memory order, then in the order in which the kernel visits them.
         let mut turned = self.clone();
         turned.permute(&read);
         let lies = Shape::new(written.iter().map(|&axis| output.layout.shape[axis]));
         let axes = common_axes(&turned.shape, &lies)?;
         turned.cut(&axes)?;
-        // The axes that each axis of the kernel's walk is made of here.
+        // The axes of this body that make up each axis of the kernel's order.
         let mut order: SmallVec<[usize; 6]> = SmallVec::new();
         for axis in 0..written.len() {
             let place = written.iter().position(|&w| w == axis)?;
@@ -99,7 +99,7 @@ impl Body {
         self.layouts().for_each(|layout| *layout = layout.permute(order));
     }
 
-    /// The same walk over axes cut as `shape` has them.
+    /// Splits the axes as in `shape`, without changing the order of elements.
     fn cut(&mut self, shape: &Shape) -> Option<()> {
         for layout in self.layouts() {
             *layout = layout.reshape(shape)?;
@@ -108,8 +108,8 @@ impl Body {
         Some(())
     }
 
-    /// The work of this and then of `next`, over the same elements: what `next` reads where this writes it stays in a register. With
-    /// `keeps` go the outputs that others need.
+    /// Joins this body with `next`, over the same elements. Values that `next` reads from an output of this body stay
+    /// in registers. Outputs for which `keeps` returns true stay outputs.
     pub(super) fn join(mut self, mut next: Body, keeps: impl Fn(&Operand) -> bool) -> Result<Joined, UnfusedReason> {
         let shape = common_axes(&self.shape, &next.shape).ok_or(UnfusedReason::Order)?;
         self.cut(&shape).and(next.cut(&shape)).ok_or(UnfusedReason::Order)?;
@@ -129,7 +129,8 @@ impl Body {
             |program, i, class| match forwarded[i as usize] {
                 Some(at) => {
                     let output = &outputs[at];
-                    // Inside a chain halves keep extra bits, but what is read from a tensor is what the tensor holds.
+                    // Inside a chain, f16 values keep extra precision. A value read back from a tensor is rounded as
+                    // stored.
                     let rounds = output.dtype == DType::F16 && matches!(output.source, Source::Slot(_));
                     if rounds { program.push(Expr::Cast(written[at], DType::F16)) } else { written[at] }
                 }
@@ -157,7 +158,7 @@ impl Body {
         Ok(Joined { body: self, forwards: forwarded.iter().any(Option::is_some) })
     }
 
-    /// As a kernel over the fewest axes, with its inputs, outputs and scalars.
+    /// Turns the body into a kernel over as few axes as possible, with its inputs, outputs and scalars.
     fn finish(mut self) -> (Fused, SmallVec<[Operand; 1]>) {
         let shape = self.shape.clone();
         let mut layouts: Vec<&mut Layout> = self.layouts().collect();
@@ -166,7 +167,7 @@ impl Body {
         (Fused { map, inputs: self.inputs, scalars: self.scalars }, self.outputs)
     }
 
-    /// The step that does this instead of what `step` did.
+    /// The step that runs this body in place of the elementwise work of `step`.
     pub(super) fn into_step(self, step: &Step) -> Step {
         let (fused, outputs) = self.finish();
         if step.kernel.as_map().is_none() {
@@ -177,26 +178,27 @@ impl Body {
     }
 }
 
-/// Two bodies made one.
+/// The result of joining two bodies.
 pub(super) struct Joined {
     pub body: Body,
-    /// Whether the second reads what the first writes.
+    /// Whether the second body reads what the first one writes.
     pub forwards: bool,
 }
 
-/// The axes of a layout from the widest steps to the smallest, if they then cover a piece of memory without gaps.
+/// The axes of a layout ordered by decreasing stride, if they cover a range of memory without gaps.
 fn memory_order(layout: &Layout) -> Option<SmallVec<[usize; 6]>> {
     let mut order: SmallVec<[usize; 6]> = (0..layout.rank()).collect();
     order.sort_by_key(|&axis| core::cmp::Reverse(layout.strides[axis]));
     layout.permute(&order).is_contiguous().then_some(order)
 }
 
-/// The fewest axes that both shapes are made of by putting neighbours together, if they have as many elements and such axes exist.
+/// The shape with the fewest axes from which both shapes can be formed by merging neighbouring axes. `None` if the
+/// element counts differ or no such shape exists.
 fn common_axes(a: &Shape, b: &Shape) -> Option<Shape> {
     if a.elements() != b.elements() || a.elements() == 0 {
         return None;
     }
-    // Elements inside each axis, from the innermost out.
+    // Number of elements inside each axis, from the innermost outwards.
     let mut sizes: SmallVec<[usize; 12]> = SmallVec::from_iter([1]);
     for shape in [a, b] {
         let mut size = 1;

@@ -1,24 +1,27 @@
-//! When computing an input as it is read beats writing it to memory first.
+//! Decides when computing an input while reading it is cheaper than writing it to memory first.
 
 use crate::ir::Operand;
 use crate::kernel::{MapKernel, Reads};
 
-/// What the way through memory costs, in additions an element: a write, a read and a share of a launch.
+/// Cost of a round trip through memory per element, in additions: a write, a read and a share of a launch.
 const MEMORY: usize = 16;
-/// Lines that keep a device busy when each is shared by a workgroup; with fewer, costly work is better spread over all of it.
+/// Number of rows that keep a device busy when each is processed by one workgroup. With fewer rows, expensive work is
+/// better spread over the whole device.
 const BUSY_LINES: usize = 32;
 
-/// Whether `map` is better computed inside a kernel, element by element as read, than by a launch of its own.
+/// Whether computing `map` inside a kernel, as elements are read, is cheaper than a separate launch.
 ///
-/// A kernel that reads each element once saves the memory for nothing, unless only few threads of the device take part. One that reads several
-/// times repeats the work: scales, masks, casts and other cheap steps pay, exponentials and the like do not.
+/// For a kernel that reads each element once, fusing saves memory traffic at no cost, unless only a few threads of the
+/// device take part. A kernel that reads elements several times repeats the work: this pays for scales, masks, casts
+/// and other cheap expressions, but not for exponentials.
 pub(super) fn prologue_pays(reads: Reads, map: &MapKernel, inputs: &[Operand]) -> bool {
     let cost = cost(map, inputs);
     let alone = if reads.lines < BUSY_LINES { cost } else { 0 };
     (reads.each - 1) * cost + alone <= MEMORY
 }
 
-/// Additions that one element costs: the program, a load for each operand but the first, and the arithmetic of strided positions.
+/// Cost of one element in additions: the program, a load for each operand after the first, and the index arithmetic of
+/// strided operands.
 fn cost(map: &MapKernel, inputs: &[Operand]) -> usize {
     let program: usize = map.program.exprs.iter().map(|expr| expr.cost()).sum();
     let positions: usize = inputs

@@ -1,12 +1,14 @@
-//! Joins steps, so that values stay in registers instead of going through memory. Pure passes over the list of steps:
+//! Joins steps so that values stay in registers instead of going through memory. The passes are pure functions over the
+//! list of steps:
 //!
-//! * **followers**: a map that reads what an earlier step writes becomes part of that step: of a kernel as its epilogue, of a map as
-//!   further outputs. Nothing is computed twice; results that others need stay outputs.
-//! * **prologues**: a map whose only user is the main input of a kernel is computed as that kernel reads it, if that pays.
+//! * **followers**: a map that reads the result of an earlier step becomes part of that step: the epilogue of a kernel,
+//!   or additional outputs of a map. Nothing is computed twice. Results that other steps need stay outputs.
+//! * **prologues**: a map whose result is only read as the main input of one kernel is computed as that kernel reads
+//!   it, if this is cheaper.
 //! * **siblings**: maps over the same elements that read the same operand become one.
 //!
-//! Epilogues come first: they compute every value once, whereas kernels may read an input several times. Steps move only past steps they
-//! share no memory with, so what was recorded stays true.
+//! Epilogues come first because they compute every value once, whereas kernels may read an input several times. A step
+//! only moves past steps that it shares no memory with, so the recorded order is preserved.
 
 mod body;
 mod cost;
@@ -22,7 +24,7 @@ use super::{PlanLimits, PlanRead, UnfusedReason};
 use crate::ir::{Layout, Operand, Source};
 use crate::kernel::{Fused, Reads, Step};
 
-/// How far apart siblings are looked for; joining distant ones would keep their results alive for long.
+/// Maximum distance between siblings. Joining distant ones would extend the lifetime of their results.
 const SIBLING_REACH: usize = 8;
 
 /// An edge between two steps that were not joined.
@@ -32,16 +34,16 @@ pub(super) struct Edge {
     pub reason: UnfusedReason,
 }
 
-/// Fewer steps that do the same, and what could not be joined.
+/// Joins steps where possible. Returns the remaining steps and the edges that could not be joined.
 pub(super) fn fuse(steps: Vec<Step>, reads: &[PlanRead], limits: PlanLimits) -> (Vec<Step>, Vec<Edge>) {
     let mut list = List { steps, reads, limits };
-    // Every round that changes something leaves fewer steps.
+    // Every round that changes something reduces the number of steps.
     while limits.fuse && (list.join_followers() || list.join_prologues() || list.join_siblings()) {}
     let unfused = list.unfused();
     (list.steps, unfused)
 }
 
-/// Whether two operands may touch the same elements.
+/// Whether two operands may overlap in memory.
 pub(super) fn meets(a: &Operand, b: &Operand) -> bool {
     if a.source != b.source || !a.source.has_memory() {
         return false;
@@ -50,10 +52,10 @@ pub(super) fn meets(a: &Operand, b: &Operand) -> bool {
     x.start < y.end && y.start < x.end
 }
 
-/// Whether two steps must run in the order they are in.
+/// Whether two steps must keep their order.
 fn ordered(a: &Step, b: &Step) -> bool {
     let moving = |step: &Step| still(step).is_err();
-    // A store whose place is a number may go anywhere in its storage.
+    // A store whose position is a scalar may write anywhere in its storage.
     let anywhere = (moving(a), moving(b));
     let writes = |writer: &Step, moving: bool, other: &Step, other_moving: bool| {
         writer.outputs.iter().any(|output| {
@@ -66,7 +68,7 @@ fn ordered(a: &Step, b: &Step) -> bool {
     writes(a, anywhere.0, b, anywhere.1) || writes(b, anywhere.1, a, anywhere.0)
 }
 
-/// Steps under change.
+/// The steps being fused.
 struct List<'a> {
     steps: Vec<Step>,
     reads: &'a [PlanRead],
@@ -81,7 +83,7 @@ impl List<'_> {
             let is_map = self.steps[at].kernel.as_map().is_some();
             let candidates = if is_map { self.producers(at) } else { SmallVec::new() };
             match candidates.into_iter().find_map(|first| Some((first, self.followed(first, at).ok()?))) {
-                // The place now holds the step that came next.
+                // `at` now refers to the step that came next.
                 Some((first, (step, place))) => self.replace([first, at], step, place),
                 None => at += 1,
             }
@@ -116,7 +118,7 @@ impl List<'_> {
         self.steps.len() < before
     }
 
-    /// Every value that goes from one step to another although one end is elementwise.
+    /// Every value passed between two steps of which at least one is elementwise.
     fn unfused(&self) -> Vec<Edge> {
         let is_map = |at: usize| self.steps[at].kernel.as_map().is_some();
         let mut edges = Vec::new();
@@ -140,13 +142,13 @@ impl List<'_> {
         edges
     }
 
-    /// Puts `step` for the two, at the `place` of one of them.
+    /// Replaces both steps by `step`, at `place`, which is the index of one of them.
     fn replace(&mut self, [first, second]: [usize; 2], step: Step, place: usize) {
         self.steps[place] = step;
         self.steps.remove(if place == first { second } else { first });
     }
 
-    /// Steps that wrote what the step at `at` reads, the last first.
+    /// Steps that wrote what the step at `at` reads, last one first.
     fn producers(&self, at: usize) -> SmallVec<[usize; 4]> {
         let mut producers: SmallVec<[usize; 4]> = SmallVec::new();
         for read in self.steps[at].reads() {
@@ -157,7 +159,7 @@ impl List<'_> {
                 if !producers.contains(&first) {
                     producers.push(first);
                 }
-                // What was there before is gone.
+                // Earlier content is fully overwritten.
                 let (written, seen) = (output.layout.span(), read.layout.span());
                 if output.layout.is_contiguous() && written.start <= seen.start && seen.end <= written.end {
                     break;
@@ -168,7 +170,8 @@ impl List<'_> {
         producers
     }
 
-    /// Whether anyone but the steps at these places needs an operand that one of them writes.
+    /// Whether an operand written at `places` is needed by another step or a read request. Always true outside scratch
+    /// memory.
     fn needed_by_others(&self, operand: &Operand, places: &[usize]) -> bool {
         let others = || self.steps.iter().enumerate().filter(|(i, _)| !places.contains(i));
         match operand.source {
@@ -180,7 +183,7 @@ impl List<'_> {
         }
     }
 
-    /// A map and the step it follows as one step, and the place for it.
+    /// Joins a map with the step whose result it reads. Returns the step and its place.
     fn followed(&self, first: usize, second: usize) -> Result<(Step, usize), UnfusedReason> {
         let (producer, map) = (&self.steps[first], &self.steps[second]);
         still(map)?;
@@ -202,7 +205,7 @@ impl List<'_> {
         Ok((step, self.place(first, second)?))
     }
 
-    /// Two maps that read the same operand as one, and the place for it.
+    /// Joins two maps that read the same operand. Returns the step and its place.
     fn paired(&self, first: usize, second: usize) -> Result<(Step, usize), UnfusedReason> {
         let (a, b) = (&self.steps[first], &self.steps[second]);
         if a.kernel.as_map().is_none() || b.kernel.as_map().is_none() {
@@ -211,7 +214,7 @@ impl List<'_> {
         still(a)?;
         still(b)?;
         let mut shared = a.reads().filter(|read| b.reads().any(|other| other.source == read.source));
-        // One number for all elements is not worth waiting for.
+        // A single broadcast value is not worth joining for.
         let walks = |read: &Operand| read.layout.elements() == 1 || read.layout.strides.iter().any(|&s| s != 0);
         if !shared.any(walks) {
             return Err(UnfusedReason::Order);
@@ -221,7 +224,7 @@ impl List<'_> {
         Ok((step, self.place(first, second)?))
     }
 
-    /// The step at `first` with a new body that also does the work of `second`, if one launch can hold it.
+    /// The step `first` with a new body that also does the work of `second`, if one launch can hold it.
     fn joined(&self, first: &Step, second: &Step, body: Body) -> Result<Step, UnfusedReason> {
         let is_kernel = first.kernel.as_map().is_none();
         let outputs = &body.outputs;
@@ -232,7 +235,8 @@ impl List<'_> {
         if outputs.iter().enumerate().any(twice) {
             return Err(UnfusedReason::SameStorage);
         }
-        // A thread reads all operands of its element before it writes any; a kernel's threads read each other's.
+        // A thread of a map reads all operands of its element before it writes. Threads of a kernel read elements that
+        // other threads write.
         let clashes = |output: &Operand| {
             let in_place = |input: &Operand| !meets(input, output) || input == output;
             let of_kernel = || first.inputs.iter().chain(first.prologue.iter().flat_map(|p| &p.inputs));
@@ -254,7 +258,7 @@ impl List<'_> {
         Ok(step)
     }
 
-    /// A map and the kernel that alone reads its result, at the kernel's place.
+    /// Fuses a map into the only kernel that reads its result, at the kernel's place.
     fn preceded(&self, first: usize, second: usize) -> Result<Step, UnfusedReason> {
         let (map, consumer) = (&self.steps[first], &self.steps[second]);
         let Some(kernel) = map.kernel.as_map() else { return Err(UnfusedReason::NotElementwise) };
@@ -290,7 +294,8 @@ impl List<'_> {
         Ok(step)
     }
 
-    /// The place of one of two steps where both can run: nothing between them may have to come first, or last.
+    /// The place of one of two steps at which both can run: the other one must be able to move past all steps in
+    /// between.
     fn place(&self, first: usize, second: usize) -> Result<usize, UnfusedReason> {
         let between = &self.steps[first + 1..second];
         let free = |moved: usize| between.iter().all(|step| !ordered(&self.steps[moved], step));
@@ -303,7 +308,7 @@ impl List<'_> {
         }
     }
 
-    /// Whether a launch can bind all that a step touches.
+    /// Whether one launch can bind everything that a step accesses.
     fn fits(&self, step: &Step) -> Result<(), UnfusedReason> {
         let mut sources: SmallVec<[Source; 16]> = step.reads().chain(&step.outputs).map(|o| o.source).collect();
         sources.sort_unstable();
@@ -313,14 +318,14 @@ impl List<'_> {
     }
 }
 
-/// Fails for a store to a place that only the run knows.
+/// Fails for a store whose position is only known at run time.
 fn still(step: &Step) -> Result<(), UnfusedReason> {
     let moves = step.kernel.as_map().is_some_and(|map| map.dynamic_out.is_some());
     if moves { Err(UnfusedReason::MovingStore) } else { Ok(()) }
 }
 
 impl Step {
-    /// How input 0 is read, if it may be computed there and is not yet.
+    /// How input 0 is read, if it can be computed there and nothing is fused there yet.
     fn prologue_reads(&self) -> Option<Reads> {
         self.kernel.spec().fusing().before.filter(|_| self.prologue.is_none())
     }

@@ -1,4 +1,4 @@
-//! What must and must not share a launch, and the reasons given.
+//! Which steps must and must not share a launch, and the reasons reported.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn sum(part: &mut Part, x: NodeId) -> NodeId {
     part.push(Op::Reduce { kind: ReduceKind::Sum, axis, count: 1 }, &[x], shape, DType::F32, &[])
 }
 
-/// A loaded `[4, 4]` product of two tensors of their own.
+/// A `[4, 4]` product of two loaded tensors.
 fn loaded_product(part: &mut Part) -> NodeId {
     let (a, b) = (storage(16), storage(16));
     let (a, b) = (load(part, &a, [4, 4]), load(part, &b, [4, 4]));
@@ -68,7 +68,7 @@ fn bias_activation_and_residual_run_inside_a_product() {
     let step = &plan.steps[0];
     assert_eq!(step.outputs[0].source, Source::Slot(4));
     let epilogue = step.epilogue.as_ref().expect("fused");
-    // Rows by columns: the bias is walked along columns alone.
+    // Rows by columns: the bias is indexed by column only.
     assert_eq!(epilogue.map.shape, [6, 8]);
     let strides: Vec<_> = epilogue.inputs.iter().map(|input| input.layout.strides.to_vec()).collect();
     assert_eq!(strides, [vec![8, 1], vec![0, 1], vec![8, 1]]);
@@ -173,7 +173,7 @@ fn a_result_that_others_need_too_stays_an_output() {
     let outputs: Vec<_> = plan.steps[0].outputs.iter().map(|output| output.source).collect();
     assert_eq!(outputs.len(), 2);
     assert_eq!(plan.steps[1].inputs[0].source, outputs[0], "the product itself");
-    // The product is computed straight into its tensor, as it was without the activation.
+    // The product is written directly into its tensor, as it was without the activation.
     assert!(matches!(outputs[0], Source::Slot(_)) && matches!(outputs[1], Source::Slot(_)));
 }
 
@@ -227,7 +227,7 @@ fn a_product_may_add_to_a_tensor_in_place_but_not_overwrite_what_it_multiplies()
     assert_eq!(kernels(&plan), ["matmul", "map"]);
     assert_eq!(reasons(&plan), [UnfusedReason::Overwrites]);
 
-    // Transposed, another thread would still read what one has written.
+    // When transposed, a thread would read elements that another thread has already overwritten.
     let mut part = Part::default();
     let (a, b, old) = (load(&mut part, &x, [4, 4]), load(&mut part, &w, [4, 4]), load(&mut part, &y, [4, 4]));
     let p = product(&mut part, a, b);
@@ -349,7 +349,7 @@ fn costly_work_is_done_once_before_a_kernel_that_reads_several_times() {
         let costly = vec![UnfusedReason::Costly; expected.len() - 1];
         assert_eq!(reasons(&plan), costly, "{name}");
     }
-    // One line leaves most of a device idle, so what costs is spread over all of it first.
+    // One row leaves most of a device idle, so expensive work is spread over the whole device first.
     for (op, expected) in [(UnaryOp::Exp, &["map", "reduce"][..]), (UnaryOp::Abs, &["reduce"])] {
         let (x, out) = (storage(64), storage(64));
         let mut part = Part::default();
@@ -536,7 +536,8 @@ fn an_encoders_scratch_is_close_to_the_largest_live_set() {
             report.scratch_bytes,
             report.live_scratch_bytes
         );
-        // Six products, attention, which joins its heads as it writes, and two norms; biases, activations and residuals inside them.
+        // Six products, attention (which joins its heads as it writes) and two norms. Biases, activations and residuals
+        // are fused into them.
         assert_eq!(plan.steps.len(), layers * 9, "{:?}", kernels(&plan));
     }
 }
