@@ -1,4 +1,4 @@
-//! Blocks go from one memory to another.
+//! Copies quantised blocks between memories.
 
 use crate::error::RunError;
 use crate::ir::{DType, Operand};
@@ -10,7 +10,7 @@ use crate::kernel::wgsl::Builder;
 use crate::kernel::wgsl::blocks::block_code;
 use crate::kernel::{Caps, Launch, Step, Variants};
 
-/// So many blocks of a quantised type, copied from anywhere to anywhere, but not within one memory.
+/// Copies blocks of a quantised type between arbitrary positions of two different memories.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BlockCopyKernel {
     pub dtype: DType,
@@ -18,7 +18,7 @@ pub(crate) struct BlockCopyKernel {
 }
 
 impl BlockCopyKernel {
-    /// The blocks that an operand is made of.
+    /// A copy of all blocks of an operand.
     pub(crate) fn of(operand: &Operand) -> Self {
         let blocks = operand.layout.elements() / operand.dtype.block().unwrap_or(1);
         Self { dtype: operand.dtype, blocks }
@@ -91,7 +91,7 @@ impl KernelSpec for BlockCopyKernel {
     }
 }
 
-/// The launch that moves blocks: a thread for each group of two that any of them comes to lie in.
+/// The launch that copies the blocks. Each thread writes a group of two destination blocks.
 pub(crate) fn lower(step: &Step, kernel: &BlockCopyKernel, caps: &Caps) -> Option<Launch> {
     let format = kernel.dtype.block_format()?;
     let mut builder = Builder::new(step);
@@ -103,7 +103,7 @@ pub(crate) fn lower(step: &Step, kernel: &BlockCopyKernel, caps: &Caps) -> Optio
     Some(builder.finish_threads(body, (to + kernel.blocks).div_ceil(2) - to / 2, caps))
 }
 
-/// The twin. Input: blocks. They go to `words` from block `first` on.
+/// The CPU twin. Input: blocks. They are written to `words` from block `first` on.
 pub(crate) fn block_copy(kernel: &BlockCopyKernel, inputs: &[Input], words: &mut [u32], first: usize) {
     let [Input { elements: Elements::Blocks(format, from), layout }] = inputs else { return };
     let start = layout.offset / format.elements;

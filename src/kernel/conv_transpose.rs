@@ -1,4 +1,5 @@
-//! Transposed convolution: every input element adds its weighted window to the output. The weighting is a matrix product.
+//! Transposed convolution: every input element adds its weighted window to the output. The weighting is a matrix
+//! product.
 
 use bytemuck::cast_slice_mut;
 
@@ -99,10 +100,10 @@ pub(crate) fn lower(step: &Step, kernel: &ConvKernel, caps: &Caps) -> Launch {
     builder.finish_threads(include_str!("../../assets/kernels/conv_transpose.wgsl"), count, caps)
 }
 
-/// Floats of weighted windows that stay in the second-level cache.
+/// Floats of weighted windows that fit the L2 cache.
 const COLUMNS: usize = 1 << 17;
 
-/// The twin. Inputs: x, weight, bias if flagged.
+/// The CPU twin. Inputs: x, weight, and the bias if flagged.
 pub(crate) fn conv_transpose(kernel: &ConvKernel, inputs: &[Input], out: &mut [f32], pool: &CpuPool) {
     let [x, weight, ..] = inputs else { return };
     let (x, weight) = (x.contiguous::<f32>(pool), weight.contiguous::<f32>(pool));
@@ -114,7 +115,7 @@ pub(crate) fn conv_transpose(kernel: &ConvKernel, inputs: &[Input], out: &mut [f
     if out.is_empty() {
         return;
     }
-    // Channels of one task: enough for the product to be a real one, few enough to share the work out.
+    // Channels of a task: enough for an efficient product, few enough to distribute the work.
     let wanted = (pool.threads() * 2).div_ceil(kernel.batch * kernel.groups);
     let block = channels.div_ceil(wanted).max(32usize.div_ceil(window)).min(channels);
     let mut tasks = Vec::new();
@@ -127,7 +128,7 @@ pub(crate) fn conv_transpose(kernel: &ConvKernel, inputs: &[Input], out: &mut [f
         for (i, out) in out.chunks_mut(plane).enumerate() {
             out.fill(bias.as_ref().map_or(0.0, |bias| bias[group * channels + channel + i]));
         }
-        // [channel · tap, channel in], out of the weights' [channel in, channel, tap].
+        // `[channel · tap, channel in]`, a view of the weights `[channel in, channel, tap]`.
         let weights = Matrix {
             data: &weight,
             offset: ((group * channels_in * channels + channel) * window) as isize,
@@ -140,7 +141,7 @@ pub(crate) fn conv_transpose(kernel: &ConvKernel, inputs: &[Input], out: &mut [f
             row: source as isize,
             column: 1,
         };
-        // By whole lines of the input, so that a line of a window is one strip.
+        // Whole input lines, so that a line of a window is one contiguous range.
         let line = kernel.input[2];
         let lines = (COLUMNS / (count * window * line).max(1)).clamp(1, source / line);
         with_scratch(count * window * lines * line, |weighted: &mut [f32]| {
@@ -157,7 +158,7 @@ pub(crate) fn conv_transpose(kernel: &ConvKernel, inputs: &[Input], out: &mut [f
     });
 }
 
-/// Adds the weighted windows of input lines from `first` on to one output plane; `weighted` has a row for every tap.
+/// Adds the weighted windows of input lines from `first` on to one output plane. `weighted` has one row per tap.
 fn add_windows(kernel: &ConvKernel, first: usize, weighted: &[f32], width: usize, out: &mut [f32]) {
     let window = &kernel.window;
     let [_, height_in, width_in] = kernel.input;

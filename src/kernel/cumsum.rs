@@ -1,4 +1,4 @@
-//! Running sums along the middle of `[outer, n, inner]`.
+//! Cumulative sums along the middle axis of `[outer, n, inner]`.
 
 use bytemuck::cast_slice_mut;
 
@@ -13,7 +13,7 @@ use crate::kernel::wgsl::Builder;
 use crate::kernel::wgsl::rows::THREAD_ROW;
 use crate::kernel::{Caps, Launch, Step, Variants, wgsl_type};
 
-/// Running sums along the middle of `[outer, n, inner]`; exclusive sums start at 0.
+/// Cumulative sums along the middle axis of `[outer, n, inner]`. Exclusive sums start at 0.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CumSumKernel {
     pub class: Class,
@@ -101,8 +101,8 @@ pub(crate) fn lower(step: &Step, kernel: &CumSumKernel, caps: &Caps) -> Launch {
     let mut builder = Builder::new(step);
     builder.alias("T", wgsl_type(kernel.class)).constant("EXCLUSIVE", u32::from(kernel.exclusive));
     builder.params.size("n", kernel.n).size("inner", kernel.inner);
-    // Few long lines leave a GPU idle unless a workgroup shares each; its barriers are what a software adapter pays for, where a thread can walk
-    // the whole line.
+    // A few long rows leave a GPU idle unless a workgroup shares each row. A software adapter pays for the barriers, so
+    // there one thread processes the whole row.
     let shared = if caps.software { kernel.n > THREAD_ROW } else { lines < 1024 && kernel.n >= 256 };
     if shared && caps.invocations >= 256 {
         builder.finish_workgroups(include_str!("../../assets/kernels/cumsum_scan.wgsl"), 256, lines, caps)
@@ -111,7 +111,7 @@ pub(crate) fn lower(step: &Step, kernel: &CumSumKernel, caps: &Caps) -> Launch {
     }
 }
 
-/// The twin. Input: x.
+/// The CPU twin. Input: x.
 pub(crate) fn cumsum(kernel: &CumSumKernel, inputs: &[Input], out: &mut [u32], pool: &CpuPool) {
     let [x] = inputs else { return };
     let (inner, plane) = (kernel.inner, kernel.n * kernel.inner);

@@ -1,33 +1,35 @@
-//! What a kernel becomes on the GPU: a WGSL text, its parameters, its bindings and its grid. Pure data; `gpu` carries it out.
+//! The GPU form of a kernel: WGSL text, parameters, bindings and grid. Plain data that `gpu` executes.
 
 use smallvec::SmallVec;
 
 use super::variants::Variant;
 use crate::ir::{Class, DType, Source};
 
-/// What the device offers to kernels.
+/// Device capabilities that kernels depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Caps {
-    /// Whether WGSL subgroup operations may be used, and the size of every subgroup if it is fixed.
+    /// The subgroup size, if WGSL subgroup operations are available and the size is fixed.
     pub subgroup: Option<u32>,
-    /// Whether the adapter is a CPU in disguise: barriers and workgroup memory cost much, wide registers little.
+    /// Whether the adapter is a software rasteriser. Barriers and workgroup memory are then expensive, and wide
+    /// registers are cheap.
     pub software: bool,
-    /// Whether texts may use 64-bit integers.
+    /// Whether shaders may use 64-bit integers.
     pub wide: bool,
-    /// Whether texts may use 16-bit floats.
+    /// Whether shaders may use 16-bit floats.
     pub halves: bool,
-    /// Invocations per workgroup.
+    /// Maximum invocations per workgroup.
     pub invocations: u32,
-    /// Bytes of workgroup memory.
+    /// Maximum bytes of workgroup memory.
     pub workgroup_memory: u32,
-    /// Workgroups per dimension.
+    /// Maximum workgroups per dimension.
     pub workgroups: u32,
-    /// The form that kernels take if they have it; else the default for the device.
+    /// The variant to use if the kernel has it, instead of the device's default.
     pub variant: Option<Variant>,
 }
 
 impl Caps {
-    /// On a software adapter, the size of its subgroups if kernels have a form for it: a workgroup of one subgroup, whose lanes share loads.
+    /// The subgroup size of a software adapter, if kernels have a form for it: a workgroup of one subgroup whose lanes
+    /// share loads.
     pub(crate) fn software_lanes(&self) -> Option<usize> {
         self.subgroup.filter(|size| self.software && matches!(size, 4 | 8 | 16)).map(|size| size as usize)
     }
@@ -40,41 +42,43 @@ pub(crate) enum Access {
     ReadWrite,
 }
 
-/// A storage buffer binding. Binding 0 is the parameters; storage binding `i` of the list is binding `i + 1`; if the launch counts faults, the
-/// counter (`array<atomic<u32>>`, one word) comes last.
+/// A storage buffer binding. Binding 0 holds the parameters, and entry `i` of the list is binding `i + 1`. If the
+/// launch counts faults, the counter (`array<atomic<u32>>`, one word) comes last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Binding {
-    /// One that [has memory](Source::has_memory). A slot or constant is bound whole, a scratch value as its region.
+    /// A source that [has memory](Source::has_memory). Slots and constants are bound as a whole, scratch values as
+    /// their region.
     pub source: Source,
     pub access: Access,
-    /// The part of it that is bound instead: its first word and its words.
+    /// Binds only this part: its first word and its number of words.
     pub part: Option<(usize, usize)>,
 }
 
-/// One dispatch. Launches with equal `wgsl` share a pipeline, so texts that differ in their entry point or checks say so.
+/// One dispatch. Launches with equal `wgsl` share a pipeline, so texts that differ in entry point or checks must say
+/// so.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Launch {
     /// The kernel's name, for labels.
     pub name: &'static str,
-    /// The form of the kernel, where it has several.
+    /// The variant, for kernels that have several.
     pub variant: Option<Variant>,
     pub wgsl: String,
     pub entry: &'static str,
-    /// Whether the text is a user's, or has parts that are, and so runs with bounds checked and memory cleared.
+    /// Whether the shader is or contains custom code. It then runs with bounds checks and zero-initialised memory.
     pub checked: bool,
-    /// Whether the parameters are bound as storage, as a user's kernel may have it.
+    /// Whether the parameters are bound as a storage buffer, which custom kernels may request.
     pub params_in_storage: bool,
     pub bindings: SmallVec<[Binding; 4]>,
     /// Words of the uniform parameter block, a multiple of 4.
     pub params: Vec<u32>,
-    /// Words of `params` that take scalars of the batch: (word, position in the batch's scalars).
+    /// Words of `params` that are replaced by scalars of the batch: (word, index of the scalar).
     pub patches: SmallVec<[(u32, u32); 4]>,
-    /// Empty launches (any dimension 0) are left out by whoever makes them.
+    /// Never 0 in any dimension: empty launches are not created.
     pub workgroups: [u32; 3],
     pub counts_faults: bool,
 }
 
-/// Parameters by name: makes the WGSL struct and the words together, so the two cannot disagree.
+/// Parameters by name. Builds the WGSL struct and the words together, so the two cannot disagree.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Params {
     fields: String,
@@ -92,7 +96,7 @@ impl Params {
         self
     }
 
-    /// A size or position. Tensors have at most 2³¹ elements, so any such number fits.
+    /// A size or position. Tensors have at most 2³¹ elements, so it always fits.
     pub(crate) fn size(&mut self, name: &str, value: usize) -> &mut Self {
         self.field(name, Class::Uint, value as u32)
     }
@@ -106,19 +110,19 @@ impl Params {
         self.field(name, Class::Float, value.to_bits())
     }
 
-    /// A number of the batch: `scalar` is its position there.
+    /// A scalar of the batch, by its index there.
     pub(crate) fn scalar(&mut self, name: &str, class: Class, scalar: u32) -> &mut Self {
         self.patches.push((self.words.len() as u32, scalar));
         self.field(name, class, 0)
     }
 
-    /// The struct and its binding.
+    /// The WGSL struct and its binding.
     pub(crate) fn wgsl(&self) -> String {
         let fields = if self.fields.is_empty() { "    unused: u32,\n" } else { &self.fields };
         format!("struct Params {{\n{fields}}}\n@group(0) @binding(0) var<uniform> params: Params;\n")
     }
 
-    /// The words, padded to the 16 bytes that uniform blocks are made of, and the patches.
+    /// The words, padded to the 16-byte size of uniform blocks, and the patches.
     pub(crate) fn finish(mut self) -> (Vec<u32>, SmallVec<[(u32, u32); 4]>) {
         let padded = self.words.len().next_multiple_of(4).max(4);
         self.words.resize(padded, 0);
@@ -126,7 +130,7 @@ impl Params {
     }
 }
 
-/// The WGSL type a class is computed in.
+/// The WGSL type used for computations of a class.
 pub(crate) fn wgsl_type(class: Class) -> &'static str {
     match class {
         Class::Float => "f32",
@@ -135,7 +139,7 @@ pub(crate) fn wgsl_type(class: Class) -> &'static str {
     }
 }
 
-/// The WGSL element type of a buffer of `dtype`: narrow types are packed in words.
+/// The WGSL element type of a buffer of `dtype`. Narrow types are packed into words.
 pub(crate) fn buffer_type(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "f32",

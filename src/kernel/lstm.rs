@@ -1,5 +1,5 @@
-//! The recurrence of an LSTM layer. The product with the input is an ordinary matrix product before it, over all steps
-//! at once.
+//! The recurrence of an LSTM layer. The product with the input is a separate matrix product over all steps that runs
+//! before it.
 
 use bytemuck::cast_slice_mut;
 
@@ -17,10 +17,10 @@ use crate::kernel::{Caps, Launch, Step, Variants};
 
 /// One direction of an LSTM layer, in `f32`.
 ///
-/// Inputs: `gates [steps, batch, 4·hidden]`, the products of the input plus the bias, in the order input, output,
-/// forget, cell; `r [hidden, 4·hidden]`, the transposed recurrent weights; `h` and `c [batch, hidden]`, the states before
-/// the first step. Output `[steps + 1, batch, hidden]`: the hidden states after each step, then the cell states after the
-/// last. With `reverse`, the last step of `gates` comes first.
+/// Inputs: `gates [steps, batch, 4·hidden]`, the products with the input plus the bias, in the order input, output,
+/// forget, cell; `r [hidden, 4·hidden]`, the transposed recurrent weights; `h` and `c [batch, hidden]`, the states
+/// before the first step. Output `[steps + 1, batch, hidden]`: the hidden states after each step, followed by the cell
+/// states after the last one. With `reverse`, the steps of `gates` are processed last to first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LstmKernel {
     pub reverse: bool,
@@ -50,7 +50,7 @@ impl KernelSpec for LstmKernel {
     }
 
     fn fusing(&self) -> Fusing {
-        // Every step reads what the step before wrote.
+        // Every step reads what the previous step wrote.
         Fusing::NONE
     }
 
@@ -63,7 +63,7 @@ impl KernelSpec for LstmKernel {
     }
 
     fn flops(&self) -> usize {
-        // The product; then three sigmoids, two hyperbolic tangents and the new states.
+        // The product, then three sigmoids, two hyperbolic tangents and the new states.
         self.steps * self.batch * self.hidden * (8 * self.hidden + 100)
     }
 
@@ -72,7 +72,7 @@ impl KernelSpec for LstmKernel {
     }
 
     fn halves(&self, _step: &Step) -> Vec<[Part; 2]> {
-        // Steps depend on each other, and the rows of a half of the batch lie all over the gates.
+        // Steps depend on each other, and the rows of half the batch are not contiguous in the gates.
         Vec::new()
     }
 
@@ -107,7 +107,7 @@ impl KernelSpec for LstmKernel {
     }
 }
 
-/// The twin. Inputs: gates, r, h, c.
+/// The CPU twin. Inputs: gates, r, h, c.
 fn lstm(kernel: &LstmKernel, inputs: &[Input], out: &mut [f32], pool: &CpuPool) {
     let [gates, r, h, c] = inputs else { return };
     let LstmKernel { reverse, steps, batch, hidden } = *kernel;
@@ -138,7 +138,7 @@ fn lstm(kernel: &LstmKernel, inputs: &[Input], out: &mut [f32], pool: &CpuPool) 
     });
 }
 
-/// Adds the products of the hidden states `h [batch, hidden]` to the sums. Threads share rows, or the columns of a
+/// Adds the products of the hidden states `h [batch, hidden]` to the sums. Threads share the rows, or the columns of a
 /// single row.
 fn add_products(kernel: &LstmKernel, h: &[f32], panels: &[f32], sums: &mut [f32], pool: &CpuPool) {
     let (hidden, wide) = (kernel.hidden, 4 * kernel.hidden);
@@ -155,7 +155,7 @@ fn add_products(kernel: &LstmKernel, h: &[f32], panels: &[f32], sums: &mut [f32]
     }
 }
 
-/// Cell and hidden states after a step, from the sums of its gates.
+/// Computes cell and hidden states after a step from the sums of its gates.
 #[inline(always)]
 fn next_states(hidden: usize, sums: &[f32], cells: &mut [f32], states: &mut [f32]) {
     let sigmoid = |x: f32| 1.0 / (1.0 + math::exp(-x));

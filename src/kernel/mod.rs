@@ -1,15 +1,16 @@
 //! What can run: one table of kernels, plain descriptions that both backends carry out.
 //!
-//! A kernel says everything about itself in its own file, through [`KernelSpec`]: what it needs, what may fuse with it, its cost, how it splits, its
-//! forms, its WGSL and its CPU twin. The list below makes the enum [`Kernel`], its dispatch and the mapping from ops to kernels. To add a kernel: an
-//! [`Op`] with its recorder, a file here that implements [`KernelSpec`] and `describe`, its text in `assets/kernels`, and a line in the list. What is
-//! missing does not compile.
+//! A kernel says everything about itself in its own file, through [`KernelSpec`]: what it needs, what may fuse with it,
+//! its cost, how it splits, its forms, its WGSL and its CPU twin. The list below makes the enum [`Kernel`], its
+//! dispatch and the mapping from ops to kernels. To add a kernel: an [`Op`] with its recorder, a file here that
+//! implements [`KernelSpec`] and `describe`, its text in `assets/kernels`, and a line in the list. What is missing does
+//! not compile.
 //!
 //! A plan is a list of [`Step`]s: kernels with operands. Rules that hold for every kernel but [`MapKernel`]:
 //! * inputs are contiguous (their layout may have an offset) unless [`KernelSpec::need`] asks for less;
-//! * there is one output, contiguous, of a 32-bit dtype (but for those that make blocks); the planner packs narrower results with a map. A plan may
-//!   have elementwise work done on each value before it is written (see [`Step::epilogue`](crate::kernel::Step)), which then decides what is
-//!   written where;
+//! * there is one output, contiguous, of a 32-bit dtype (but for those that make blocks); the planner packs narrower
+//!   results with a map. A plan may have elementwise work done on each value before it is written (see
+//!   [`Step::epilogue`](crate::kernel::Step)), which then decides what is written where;
 //! * inputs may be of any dtype; they are computed in the 32-bit type of their class. Quantised inputs are contiguous.
 //!
 //! [`host`] has what the CPU twins share, [`wgsl`] what the texts share.
@@ -97,8 +98,9 @@ kernels! {
         ScatterNd(ScatterNdKernel) for ScatterNd { reduce },
         Attention(AttentionKernel) for Attention { causal, mask },
         Lstm(LstmKernel) for Lstm { reverse },
-        /// A kernel of the user's. Inputs and outputs are contiguous, start where bindings may start, and lie in different memories but for scratch;
-        /// behind the outputs come its own scratch memories. Scalars: the words of its params.
+        /// A kernel of the user's. Inputs and outputs are contiguous, start where bindings may start, and lie in
+        /// different memories but for scratch; behind the outputs come its own scratch memories. Scalars: the words of
+        /// its params.
         Custom(CustomCall),
     }
     planner {

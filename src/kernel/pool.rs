@@ -15,7 +15,8 @@ use crate::kernel::split::{InParts, Levels, Part, by_rows};
 use crate::kernel::wgsl::Builder;
 use crate::kernel::{Caps, Launch, Step, Variants, wgsl_type};
 
-/// Each plane of `[planes, in…]` → `[planes, out…]`. A window wholly outside the input gives 0 (average) or the lowest value (max).
+/// Each plane of `[planes, in…]` → `[planes, out…]`. A window wholly outside the input gives 0 (average) or the lowest
+/// value (max).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PoolKernel {
     pub kind: PoolKind,
@@ -108,7 +109,8 @@ impl KernelSpec for PoolKernel {
     }
 }
 
-/// The position of the maximum of a window wholly outside the input is 0. A NaN is above every number, so it wins, as in `max`.
+/// The position of the maximum of a window wholly outside the input is 0. A NaN is above every number, so it wins, as
+/// in `max`.
 pub(crate) fn lower(step: &Step, kernel: &PoolKernel, caps: &Caps) -> Launch {
     let count = kernel.planes * kernel.output.iter().product::<usize>();
     let mut builder = Builder::new(step);
@@ -184,7 +186,8 @@ pub(crate) fn pool(kernel: &PoolKernel, inputs: &[Input], out: &mut [u32], pool:
     });
 }
 
-/// Every pair of an output position and an input position under its window, in the plane; a window's places come in row-major order.
+/// Every pair of an output position and an input position under its window, in the plane; a window's places come in
+/// row-major order.
 #[inline(always)]
 fn each_tap(kernel: &PoolKernel, mut work: impl FnMut(usize, usize)) {
     let window = &kernel.window;

@@ -10,7 +10,8 @@ use crate::kernel::wgsl::Builder;
 use crate::kernel::wgsl::blocks::block_code;
 use crate::kernel::{Caps, Launch, Step, Variants};
 
-/// So many blocks of a quantised type, made of floats. The output begins with a group and ends with one or with its memory.
+/// So many blocks of a quantised type, made of floats. The output begins with a group and ends with one or with its
+/// memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct QuantizeKernel {
     pub dtype: DType,

@@ -10,8 +10,9 @@ use crate::ir::{Operand, Shape};
 
 /// Everything that the planner and both backends ask a kernel.
 ///
-/// No method has a default, so the compiler names what a new kernel has left out. Beside this trait, a kernel that carries out an op has a function
-/// `describe`, which the table calls with the op's attributes: see the list in [`kernel`](crate::kernel).
+/// No method has a default, so the compiler names what a new kernel has left out. Beside this trait, a kernel that
+/// carries out an op has a function `describe`, which the table calls with the op's attributes: see the list in
+/// [`kernel`](crate::kernel).
 pub(crate) trait KernelSpec {
     /// The name of the kernel, of its `.wgsl` file and of its label.
     fn name(&self) -> &'static str;
@@ -30,28 +31,30 @@ pub(crate) trait KernelSpec {
     /// Whether the kernel reads positions from memory, and counts those out of range as faults.
     fn counts_faults(&self) -> bool;
 
-    /// Whether the launch writes every element of its output (alone, or together with the other parts of its step), so that the old content does
-    /// not matter.
+    /// Whether the launch writes every element of its output (alone, or together with the other parts of its step), so
+    /// that the old content does not matter.
     fn writes_all(&self) -> bool;
 
-    /// Additions, multiplications and comparisons; a function such as `exp` counts as the additions it takes. 0 for kernels that only move
-    /// elements.
+    /// Additions, multiplications and comparisons; a function such as `exp` counts as the additions it takes. 0 for
+    /// kernels that only move elements.
     fn flops(&self) -> usize;
 
     /// Bytes of the kernel's own inputs that it must read: [`all_inputs`] for most.
     fn bytes_read(&self, step: &Step) -> usize;
 
-    /// The ways to do a step of this kernel as two, for memory that is larger than a binding. None if it cannot be done in parts.
+    /// The ways to do a step of this kernel as two, for memory that is larger than a binding. None if it cannot be done
+    /// in parts.
     fn halves(&self, step: &Step) -> Vec<[Part; 2]>;
 
-    /// How a step is done in parts though it fits a launch (because one launch would keep few workers busy for long), or though it does not fit and
-    /// none of its [halves](KernelSpec::halves) needs less memory.
+    /// How a step is done in parts though it fits a launch (because one launch would keep few workers busy for long),
+    /// or though it does not fit and none of its [halves](KernelSpec::halves) needs less memory.
     fn in_parts(&self, step: &Step, fits: bool) -> InParts;
 
     /// The kernel as two launches in a row, where that keeps more workers busy; asked once, when its op is planned.
     fn levels(&self) -> Option<Levels>;
 
-    /// The sizes that decide which form is fastest, by name. The tuner rounds them to powers of two. Empty for kernels of one form.
+    /// The sizes that decide which form is fastest, by name. The tuner rounds them to powers of two. Empty for kernels
+    /// of one form.
     fn sizes(&self) -> Sizes;
 
     /// The forms that fit a device, the default first. Empty for kernels of one form.
@@ -91,7 +94,8 @@ pub(crate) enum Need {
 pub(crate) struct Fusing {
     /// Work on input 0 as it is read. `Some` if that is one contiguous operand that is read through `load_x` alone.
     pub before: Option<Reads>,
-    /// Work on each result before it is written. True if every result is written once, through `store_y`, and never read back.
+    /// Work on each result before it is written. True if every result is written once, through `store_y`, and never
+    /// read back.
     pub after: bool,
 }
 

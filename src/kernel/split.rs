@@ -6,7 +6,8 @@ use super::spec::Inputs;
 use super::{Kernel, ReduceKernel, Step};
 use crate::ir::{DType, Layout, Operand, Shape};
 
-/// Parts begin at multiples of this many rows or elements where there are enough of them: whole words, vectors and groups of blocks.
+/// Parts begin at multiples of this many rows or elements where there are enough of them: whole words, vectors and
+/// groups of blocks.
 pub(crate) const EVEN: usize = 64;
 
 /// Part of a step's work.
@@ -67,8 +68,8 @@ pub(crate) fn part(operand: &Operand, start: usize, elements: usize) -> Operand 
     Operand { layout, ..operand.clone() }
 }
 
-/// Halves of a kernel that does the same to each of a number of rows. `of_input` and `of_output` are the elements of input 0 and of the output in a
-/// row; every row reads all other inputs. `with` gives the kernel of so many rows.
+/// Halves of a kernel that does the same to each of a number of rows. `of_input` and `of_output` are the elements of
+/// input 0 and of the output in a row; every row reads all other inputs. `with` gives the kernel of so many rows.
 pub(crate) fn by_rows<K: Into<Kernel>>(
     step: &Step,
     rows: usize,
@@ -85,7 +86,8 @@ pub(crate) fn by_rows<K: Into<Kernel>>(
     two_ranges(rows).map(|ranges| ranges.map(part_of)).into_iter().collect()
 }
 
-/// A step over a range of one axis of some inputs, given as (input, axis), with `of_output` elements of the output for each.
+/// A step over a range of one axis of some inputs, given as (input, axis), with `of_output` elements of the output for
+/// each.
 pub(crate) fn sliced(
     step: &Step,
     kernel: impl Into<Kernel>,
@@ -102,8 +104,8 @@ pub(crate) fn sliced(
     Part { kernel: kernel.into(), inputs, output: PartOutput::Place(output) }
 }
 
-/// Where columns `range` of the result `[m, n]` of a product go. Columns of several rows do not stand together, so these go through memory of their
-/// own.
+/// Where columns `range` of the result `[m, n]` of a product go. Columns of several rows do not stand together, so
+/// these go through memory of their own.
 pub(crate) fn columns(output: &Operand, m: usize, n: usize, range: &Range<usize>) -> PartOutput {
     if m == 1 {
         return PartOutput::Place(part(output, range.start, range.len()));

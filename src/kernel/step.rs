@@ -16,9 +16,11 @@ pub(crate) struct Step {
     pub scalars: SmallVec<[u32; 4]>,
     /// The recorded nodes this carries out, for reports; first the kernel's own.
     pub nodes: SmallVec<[NodeId; 4]>,
-    /// What is done to each element of input 0 as it is read; that input is then [`Source::Fused`](crate::ir::Source). Never on maps.
+    /// What is done to each element of input 0 as it is read; that input is then [`Source::Fused`](crate::ir::Source).
+    /// Never on maps.
     pub prologue: Option<Fused>,
-    /// What is done to each value of the kernel before it is written; the outputs are then the epilogue's. Never on maps.
+    /// What is done to each value of the kernel before it is written; the outputs are then the epilogue's. Never on
+    /// maps.
     pub epilogue: Option<Fused>,
 }
 
@@ -26,7 +28,8 @@ pub(crate) struct Step {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Fused {
     pub map: MapKernel,
-    /// Operands over the map's shape. In an epilogue, input 0 is the kernel's value ([`Source::Fused`](crate::ir::Source)).
+    /// Operands over the map's shape. In an epilogue, input 0 is the kernel's value
+    /// ([`Source::Fused`](crate::ir::Source)).
     pub inputs: SmallVec<[Operand; 4]>,
     /// Positions in the batch's scalars.
     pub scalars: SmallVec<[u32; 4]>,

@@ -8,9 +8,10 @@ use crate::ir::{BinaryOp, CustomCall, ElementFunction, Layout, UnaryOp, View};
 
 /// Makes the enum [`Kernel`] and all that depends on the list of kernels.
 ///
-/// A line of `kernels` is `Name(Type)`, or `Name(Type) for Op { fields }` for the kernel of an op: then `Type::describe(node, inputs, fields…)` makes the kernel from
-/// the recorded node and its inputs, which were brought as `Type::need` asks. Ops that the planner carries out itself are listed in `planner`. An op
-/// in neither list does not compile.
+/// A line of `kernels` is `Name(Type)`, or `Name(Type) for Op { fields }` for the kernel of an op: then
+/// `Type::describe(node, inputs, fields…)` makes the kernel from the recorded node and its inputs, which were brought
+/// as `Type::need` asks. Ops that the planner carries out itself are listed in `planner`. An op in neither list does
+/// not compile.
 macro_rules! kernels {
     (
         kernels { $( $(#[$attribute:meta])* $name:ident($kernel:ty) $(for $op:ident $({ $($field:ident),* })?)?, )* }
@@ -37,7 +38,8 @@ macro_rules! kernels {
             }
         }
 
-        /// Who carries out a node. `bring` gives an input of a kernel as the kernel needs it; other ops bring theirs themselves.
+        /// Who carries out a node. `bring` gives an input of a kernel as the kernel needs it; other ops bring theirs
+        /// themselves.
         pub(crate) fn lowering<'a>(
             node: &'a Node,
             bring: &mut dyn FnMut(NodeId, Need) -> Operand,

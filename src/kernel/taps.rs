@@ -11,7 +11,8 @@ use crate::kernel::split::{InParts, Levels, Part, by_rows};
 use crate::kernel::wgsl::Builder;
 use crate::kernel::{Caps, Launch, Step, Variants};
 
-/// `out[o, j, i] = Σₜ weight[j, t] · x[o, position[j, t], i]` for `x [outer, n, inner]`. Positions are in range. Floats.
+/// `out[o, j, i] = Σₜ weight[j, t] · x[o, position[j, t], i]` for `x [outer, n, inner]`. Positions are in range.
+/// Floats.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TapsKernel {
     pub outer: usize,

@@ -116,7 +116,8 @@ pub(crate) fn lower(step: &Step, kernel: &TopKKernel, caps: &Caps) -> Launch {
     }
 }
 
-/// `key(i)`: element `i` as an unsigned number; the better the element, the higher. −0 equals 0, and NaN is above infinity.
+/// `key(i)`: element `i` as an unsigned number; the better the element, the higher. −0 equals 0, and NaN is above
+/// infinity.
 fn key_code(builder: &mut Builder, kernel: &TopKKernel) {
     builder.code("fn key(i: u32) -> u32 {");
     builder.code(match kernel.class {

@@ -1,10 +1,11 @@
-//! Checks that no barrier sits in control flow that invocations of a workgroup may leave apart. Naga does not check this yet, and a driver
-//! that meets such a barrier may hang.
+//! Checks that no barrier sits in control flow that invocations of a workgroup may leave apart. Naga does not check
+//! this yet, and a driver that meets such a barrier may hang.
 //!
-//! A value is uniform if all invocations of a workgroup have the same: constants, the parameter block, read-only memory at a uniform place,
-//! workgroup numbers, and what is computed from these. A local variable is uniform while everything ever stored to it is, in uniform control
-//! flow. The analysis is conservative: what it does not know is not uniform. It takes whatever users write, so its time grows with the
-//! text: a function is walked a few times for each way in which it is called, never once per path.
+//! A value is uniform if all invocations of a workgroup have the same: constants, the parameter block, read-only memory
+//! at a uniform place, workgroup numbers, and what is computed from these. A local variable is uniform while everything
+//! ever stored to it is, in uniform control flow. The analysis is conservative: what it does not know is not uniform.
+//! It takes whatever users write, so its time grows with the text: a function is walked a few times for each way in
+//! which it is called, never once per path.
 
 use std::collections::HashSet;
 
@@ -63,7 +64,8 @@ fn is_uniform_memory(space: AddressSpace) -> bool {
     }
 }
 
-/// By function: whether its result depends on its arguments and uniform memory alone. Callees come before their callers.
+/// By function: whether its result depends on its arguments and uniform memory alone. Callees come before their
+/// callers.
 fn pure_functions(module: &Module) -> Vec<bool> {
     let mut pure: Vec<bool> = Vec::with_capacity(module.functions.len());
     for (_, function) in module.functions.iter() {
@@ -153,11 +155,11 @@ impl<'m, 's> Checker<'m, 's> {
         }
     }
 
-    /// Checks the function, entered by all invocations or not. Whether it may return early to some of them does not matter to its
-    /// caller, where they meet again.
+    /// Checks the function, entered by all invocations or not. Whether it may return early to some of them does not
+    /// matter to its caller, where they meet again.
     fn run(&mut self, uniform: bool) -> Result<(), StrayBarrier> {
-        // What is found late changes what was thought of earlier code, so barriers are looked at once nothing new is found; each round
-        // can only add.
+        // What is found late changes what was thought of earlier code, so barriers are looked at once nothing new is
+        // found; each round can only add.
         loop {
             let before = (self.varying.len(), self.apart.len());
             self.uniform = self.values();

@@ -1,5 +1,5 @@
-//! The forms that kernels come in. Which one a launch takes is decided by `KernelSpec::forms`, which puts the default for a
-//! device first; or by the tuner, which measures all that fit and forces the best by [`Caps::variant`].
+//! The forms that kernels come in. Which one a launch takes is decided by `KernelSpec::forms`, which puts the default
+//! for a device first; or by the tuner, which measures all that fit and forces the best by [`Caps::variant`].
 //!
 //! | kernel | forms | default on a GPU | default on a software adapter |
 //! |---|---|---|---|
@@ -124,7 +124,8 @@ pub(crate) fn choose(fitting: &[Variant], caps: &Caps) -> Option<Variant> {
     caps.variant.filter(|variant| fitting.contains(variant)).or(fitting.first().copied())
 }
 
-/// What steps have in common that should take the same form: kernel, types, which operands lie how, and sizes up to the next power of two.
+/// What steps have in common that should take the same form: kernel, types, which operands lie how, and sizes up to the
+/// next power of two.
 pub(crate) fn bucket(step: &Step) -> String {
     use fmt::Write;
     let about = |n: usize| n.max(1).next_power_of_two();

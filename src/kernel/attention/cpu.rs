@@ -1,6 +1,8 @@
-//! Scaled dot-product attention: blocks of queries against blocks of keys with a running softmax, so the whole score matrix never exists.
+//! Scaled dot-product attention on the CPU. Processes blocks of queries against blocks of keys with a running softmax,
+//! so the whole score matrix is never stored.
 //!
-//! The soft cap comes before the mask, so that a mask of −∞ stays −∞. A query all of whose keys are masked by −∞ gives 0, as one that sees none.
+//! The soft cap is applied before the mask, so that a mask of −∞ stays −∞. A query whose keys are all masked by −∞
+//! gives 0, like a query that sees no key.
 
 use crate::ir::Layout;
 use crate::kernel::AttentionKernel;
@@ -13,22 +15,22 @@ use crate::kernel::matmul::gemm::{Matrix, multiply, pack_panels, packed_len};
 use crate::kernel::matmul::matvec::{Strided, matvec};
 use crate::kernel::reduce::cpu::{max_f32, sum_f32};
 
-/// Queries and keys of a block; its scores stay in the second-level cache.
+/// Queries and keys of a block. The scores of a block fit the L2 cache.
 const QUERIES: usize = 64;
 const KEYS: usize = 256;
-/// Queries of a task, which share the packed keys and values.
+/// Queries of a task. They share the packed keys and values.
 const TASK: usize = 256;
-/// So many queries are not worth packing keys and values for.
+/// Up to this number of queries, packing keys and values does not pay.
 const FEW: usize = 4;
 
-/// A matrix of a 4-axis layout at its first two indices.
+/// The matrix of a 4-axis layout at the given first two indices.
 fn matrix<'a>(data: &'a [f32], layout: &Layout, outer: usize, head: usize) -> Matrix<'a> {
     let s = &layout.strides;
     let offset = layout.offset as isize + outer as isize * s[0] + head as isize * s[1];
     Matrix { data, offset, row: s[2], column: s[3] }
 }
 
-/// The numbers that come with the batch.
+/// Scalars passed with the batch.
 struct Numbers {
     scale: f32,
     cap: f32,
@@ -44,7 +46,7 @@ struct Head<'a> {
     mask: Option<Matrix<'a>>,
 }
 
-/// The twin. Inputs: q, k, v, mask if flagged.
+/// The CPU twin. Inputs: q, k, v, and the mask if flagged.
 pub(crate) fn attention(kernel: &AttentionKernel, inputs: &[Input], out: &mut [f32], scalars: &[u32], pool: &CpuPool) {
     let ([q, k, v, ..], &[scale, cap, valid, position]) = (inputs, scalars) else { return };
     let numbers = Numbers {
@@ -58,7 +60,7 @@ pub(crate) fn attention(kernel: &AttentionKernel, inputs: &[Input], out: &mut [f
     }
     let (q, k, v) = (q.strided::<f32>(pool), k.strided::<f32>(pool), v.strided::<f32>(pool));
     let mask = if kernel.mask { inputs.get(3).map(|mask| mask.strided::<f32>(pool)) } else { None };
-    // A score costs its products and about as much as two dozen additions for its exponential.
+    // A score costs its products plus about two dozen additions for the exponential.
     let scores = kernel.batch * kernel.heads * kernel.queries * numbers.valid;
     let parts = pool.parts(scores * ((kernel.qk + kernel.value) / 8 + 3));
     let planes = kernel.batch * kernel.heads;
@@ -90,7 +92,7 @@ pub(crate) fn attention(kernel: &AttentionKernel, inputs: &[Input], out: &mut [f
     pool.each(tasks, |(index, first, out)| work(index, first, out));
 }
 
-/// Queries of one head, from number `first` on.
+/// The queries of one head, starting at `first`.
 struct Rows<'a> {
     kernel: &'a AttentionKernel,
     numbers: &'a Numbers,
@@ -99,7 +101,7 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Keys that query `i` of these sees.
+    /// Number of keys that query `i` of these sees.
     #[inline(always)]
     fn seen(&self, i: usize) -> usize {
         let causal = (self.first + i) as i64 + self.numbers.position + 1;
@@ -107,7 +109,7 @@ impl Rows<'_> {
         if self.kernel.causal { causal.clamp(0, valid as i64) as usize } else { valid }
     }
 
-    /// Every query by itself, with keys and values where they lie.
+    /// Processes each query separately, without packing keys and values.
     fn few(&self, out: &mut [f32]) {
         let Head { q, k, v, .. } = self.head;
         let (k, v) = (Strided::of(k.transposed()), Strided::of(*v));
@@ -129,7 +131,7 @@ impl Rows<'_> {
         });
     }
 
-    /// Blocks of queries against blocks of keys, up to [`TASK`] queries.
+    /// Processes blocks of queries against blocks of keys, for up to [`TASK`] queries.
     fn many(&self, out: &mut [f32]) {
         let Head { q, k, v, .. } = self.head;
         let (width, depth) = (self.kernel.value, self.kernel.qk);
@@ -179,8 +181,8 @@ impl Rows<'_> {
         }
     }
 
-    /// Turns products of query `i` and keys from `start` on into weights, against the largest score so far, and gives what the earlier weights
-    /// shrink by.
+    /// Turns the products of query `i` with the keys from `start` on into weights, relative to the largest score so
+    /// far. Returns the factor by which the earlier weights shrink.
     #[inline(always)]
     fn soften(&self, i: usize, start: usize, row: &mut [f32], max: &mut f32, sum: &mut f32) -> f32 {
         let numbers = self.numbers;
@@ -208,7 +210,7 @@ impl Rows<'_> {
         }
         let top = max.larger(max_f32(here));
         if top == f32::NEG_INFINITY {
-            // Nothing seen yet, and nothing here.
+            // No key has been visible so far.
             here.fill(0.0);
             return 1.0;
         }
@@ -222,7 +224,7 @@ impl Rows<'_> {
 
 /// Divides by the sum of the weights.
 fn finish(row: &mut [f32], sum: f32) {
-    // Also where the sum is not a number.
+    // A NaN sum propagates.
     let scale = if sum == 0.0 { 0.0 } else { 1.0 / sum };
     row.iter_mut().for_each(|o| *o *= scale);
 }
@@ -231,7 +233,7 @@ fn finish(row: &mut [f32], sum: f32) {
 mod tests {
     use super::*;
 
-    /// By the definition, in double precision.
+    /// The definition, in double precision.
     fn naive(kernel: &AttentionKernel, scalars: [u32; 4], inputs: &[(&[f32], Layout)], at: usize) -> f64 {
         let [scale, cap, valid, position] = scalars;
         let (scale, cap) = (f64::from(f32::from_bits(scale)), f64::from(f32::from_bits(cap)));
@@ -277,7 +279,7 @@ mod tests {
             let kernel = AttentionKernel { causal, mask, batch, heads, groups, queries, keys, qk, value };
             let values =
                 |n: usize, seed: usize| (0..n).map(|i| ((i * 37 + seed) % 41) as f32 * 0.1 - 2.0).collect::<Vec<_>>();
-            // Heads inside rows, as projections leave them.
+            // Heads inside rows, which is the layout that projections produce.
             let heads_inside =
                 |n: usize, h: usize, d: usize| Layout::contiguous([batch, n, h, d]).permute(&[0, 2, 1, 3]);
             let mut m = values(queries * keys, 9);

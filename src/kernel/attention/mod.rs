@@ -16,10 +16,11 @@ use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, a
 use crate::kernel::split::{InParts, Levels, Part, sliced, two_ranges};
 use crate::kernel::{Caps, Launch, Step, Variants};
 
-/// Scaled dot-product attention with an online softmax. Inputs are strided: `q [batch, heads, queries, qk]`, `k [batch, groups, keys, qk]`,
-/// `v [batch, groups, keys, value]`, and `mask [batch, heads, queries, keys]` if flagged. Output `[batch, heads, queries, value]`, contiguous.
-/// Query head `h` uses key head `h · groups / heads`. Scalars: scale (f32), softcap (f32, 0 = none), valid keys (u32; later ones are
-/// ignored), position of query 0 (i32; with `causal`, query `i` sees keys `0 ..= i + position`). A query that sees no key gives 0.
+/// Scaled dot-product attention with an online softmax. Inputs are strided: `q [batch, heads, queries, qk]`, `k [batch,
+/// groups, keys, qk]`, `v [batch, groups, keys, value]`, and `mask [batch, heads, queries, keys]` if flagged. Output
+/// `[batch, heads, queries, value]`, contiguous. Query head `h` uses key head `h · groups / heads`. Scalars: scale
+/// (f32), softcap (f32, 0 = none), valid keys (u32; later ones are ignored), position of query 0 (i32; with `causal`,
+/// query `i` sees keys `0 ..= i + position`). A query that sees no key gives 0.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AttentionKernel {
     pub causal: bool,

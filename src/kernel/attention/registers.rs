@@ -1,8 +1,10 @@
-//! Attention on a software adapter: scores of a tile of queries by a tile of keys stay in registers, from the products to the weights.
+//! Attention on a software adapter: the scores of a tile of queries by a tile of keys stay in registers from the
+//! products to the weights.
 //!
-//! There a load costs as much as a hundred multiplications, whether lanes read the same element or not. So a workgroup is one subgroup whose lanes
-//! have different queries, load different keys and values, and hand these on to each other. Sums of weighted values are kept in workgroup memory
-//! between tiles of keys: each lane has its own, so no barrier is needed, and any number of columns goes through one loop.
+//! On such adapters a load costs as much as a hundred multiplications, even if all lanes read the same element. A
+//! workgroup is therefore one subgroup whose lanes own different queries, load different keys and values, and broadcast
+//! these to each other. Between tiles of keys, the sums of weighted values are kept in workgroup memory. Each lane has
+//! its own part, so no barrier is needed, and one loop handles any number of columns.
 
 use core::fmt::Write;
 
@@ -10,34 +12,34 @@ use super::wgsl::place_code;
 use crate::kernel::wgsl::{Builder, grid};
 use crate::kernel::{AttentionKernel, Caps, Launch, Step};
 
-/// Bytes of workgroup memory for sums, at most.
+/// Maximum number of bytes of workgroup memory for the sums.
 const SUM_BYTES: u32 = 32768;
-/// Keys that turn from products to scores, and from scores to weights, at a time.
+/// Number of keys that are turned from products to scores, and from scores to weights, at a time.
 const SCORED: usize = 2;
 const WEIGHED: usize = 4;
-/// What takes each component out of a vector.
+/// Suffixes that select the components of a vector.
 const MEMBERS: [&str; 4] = [".x", ".y", ".z", ".w"];
 
-/// The sizes that make a text.
+/// The sizes that determine the shader.
 pub(crate) struct Tile {
     lanes: usize,
-    /// Queries of a lane: one, or a vector of four.
+    /// Component suffixes of a lane's queries: one query, or a vector of four.
     queries: &'static [&'static str],
     keys: usize,
-    /// Columns of the values that workgroup memory has room for, a multiple of four.
+    /// Number of value columns that fit the workgroup memory, a multiple of four.
     columns: usize,
     causal: bool,
     /// Elements of a query and of a key that are loaded at a time: one, or four neighbours.
     depth: &'static [&'static str],
-    /// Columns of the values, likewise.
+    /// The same for the columns of the values.
     span: &'static [&'static str],
-    /// Whether the four are always at multiples of four: of q, k and v.
+    /// Whether loads of four elements are always aligned to four: for q, k and v.
     aligned: [bool; 3],
 }
 
 impl Tile {
     pub(crate) fn new(step: &Step, kernel: &AttentionKernel, lanes: usize, caps: &Caps) -> Self {
-        // One, or four at a time if every row has a whole number of such quads.
+        // One element at a time, or four if every row consists of whole quads.
         let by_four = |four: bool| if four { &MEMBERS[..] } else { &[""][..] };
         let rows_of_quads = |input: usize, columns: usize| {
             columns.is_multiple_of(4) && step.inputs[input].layout.strides.last() == Some(&1)
@@ -50,7 +52,8 @@ impl Tile {
         let queries = by_four(kernel.queries > lanes);
         let depth = by_four(rows_of_quads(0, kernel.qk) && rows_of_quads(1, kernel.qk));
         let span = by_four(rows_of_quads(2, kernel.value));
-        // Four elements at a time make the text four times as long; half the keys are nearly as fast then, and sooner compiled.
+        // Loading four elements at a time makes the shader four times as long. Half the keys are then nearly as fast
+        // and compile sooner.
         let most_keys = if depth.len() + span.len() > 2 { 32 } else { 64 };
         Self {
             lanes,
@@ -71,7 +74,8 @@ impl Tile {
         products.chain(Some(("v", v)).filter(|_| self.span.len() == 4)).collect()
     }
 
-    /// A value of type `F` or `U`, of what `component` makes for each query of a lane, from its suffix and number.
+    /// A value of type `F` or `U` with one component per query of a lane. `component` gets the suffix and the index of
+    /// the query.
     fn each_query(&self, ty: &str, component: impl Fn(&str, usize) -> String) -> String {
         let components: Vec<String> = self.queries.iter().enumerate().map(|(i, c)| component(c, i)).collect();
         format!("{ty}({})", components.join(", "))
@@ -99,8 +103,8 @@ pub(crate) fn lower(mut builder: Builder, kernel: &AttentionKernel, tile: &Tile,
     builder.finish(&text(tile), grid(work, caps))
 }
 
-/// The body. It is spelled out, as drivers keep only variables that are never indexed in registers: `s3` has the scores of the tile's fourth key
-/// for the lane's queries.
+/// The shader body. It is fully unrolled because drivers only keep variables in registers that are never indexed: `s3`
+/// holds the scores of the tile's fourth key for the lane's queries.
 fn text(tile: &Tile) -> String {
     let &Tile { lanes, keys, columns, causal, .. } = tile;
     let scores = tile.each_query("F", |c, _| format!("score_of(product{c}, batch, head, query{c}, key, sees{c})"));
@@ -135,14 +139,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     let k_start = place.k;
     let v_start = place.v + place.column * u32(params.v_column);
     let columns = min(COLUMNS, params.value - place.column);
-    // What the last query of the tile sees, any query sees at most; what the first sees, all see.
+    // No query of the tile sees more keys than its last one, and all see the keys that its first one sees.
     let seen = visible(min(first_query + QUERIES, params.queries) - 1u);
     let seen_by_all = visible(first_query);
     let query = {own};
     let sees = {sees};
     var largest = F(LOWEST);
     var sum = F();
-    // One round also where no key is seen, so that zeros are written.
+    // Runs at least once, so that zeros are written if no key is visible.
     for (var first = 0u; first < max(seen, 1u); first += {keys}u) {{
 ",
         columns * lanes
@@ -183,7 +187,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     text
 }
 
-/// Products of queries and keys, into `s…`.
+/// Computes the products of queries and keys into `s…`.
 fn products(text: &mut String, tile: &Tile) {
     let &Tile { lanes, keys, depth, .. } = tile;
     for r in 0..keys {
@@ -207,7 +211,8 @@ fn products(text: &mut String, tile: &Tile) {
     text.push_str("        }\n");
 }
 
-/// Each lane's share of the tile's rows of keys or values at the column that the variable `column` has, into `k…` or `v…`.
+/// Loads each lane's share of the tile's rows of keys or values into `k…` or `v…`, at the column held by the variable
+/// `column`.
 fn shared_loads(text: &mut String, tile: &Tile, name: &str, input: &str, column: &str) {
     let at =
         format!("{input}_start + (first + lane) * u32(params.{input}_row) + {column} * u32(params.{input}_column)");
@@ -220,8 +225,9 @@ fn shared_loads(text: &mut String, tile: &Tile, name: &str, input: &str, column:
     }
 }
 
-/// A loop that changes all scores, `count` keys at a time: `change` makes `t…` of the first of the `s…`, which move up; the `t…` go to the end.
-/// So they come around, in order, and the driver compiles `count` changes only.
+/// A loop that updates all scores, `count` keys at a time. `change` computes `t…` from the first `s…`. The remaining
+/// `s…` then move up and the `t…` go to the end, so after the loop all are back in order. The driver only compiles
+/// `count` updates.
 fn turn(text: &mut String, keys: usize, count: usize, change: impl Fn(usize) -> String) {
     let _ = writeln!(text, "        for (var r = 0u; r < {keys}u; r += {count}u) {{");
     for i in 0..count {
@@ -236,8 +242,8 @@ fn turn(text: &mut String, keys: usize, count: usize, change: impl Fn(usize) -> 
     text.push_str("        }\n");
 }
 
-/// Adds up the values of the tile's keys by weight, column by column. If `guarded`, a key that some query may not see adds nothing to it, not
-/// even a NaN.
+/// Sums the values of the tile's keys by weight, column by column. If `guarded`, a key that a query must not see adds
+/// nothing to it, not even a NaN.
 fn weighted_values(text: &mut String, tile: &Tile, guarded: bool) {
     let &Tile { lanes, keys, span, .. } = tile;
     let _ = writeln!(text, "        for (var column = 0u; column < columns; column += {}u) {{", span.len());

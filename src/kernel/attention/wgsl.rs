@@ -1,12 +1,12 @@
-//! Attention: tiles of queries or single queries in workgroup memory for GPUs; tiles in registers for software adapters, or threads of their own
-//! where these have no subgroups.
+//! Attention on the GPU: tiles of queries or single queries in workgroup memory. Software adapters use tiles in
+//! registers, or one thread per query if they lack subgroups.
 
 use super::registers::{self, Tile};
 use crate::ir::{Class, Operand};
 use crate::kernel::wgsl::Builder;
 use crate::kernel::{AttentionKernel, Caps, Launch, Params, Step};
 
-/// From so many queries on, tiles of 32 pay.
+/// Minimum number of queries for which tiles of 32 pay.
 const TILED_QUERIES: usize = 12;
 
 pub(crate) fn lower(step: &Step, kernel: &AttentionKernel, caps: &Caps) -> Launch {
@@ -48,8 +48,8 @@ pub(crate) fn lower(step: &Step, kernel: &AttentionKernel, caps: &Caps) -> Launc
     }
 }
 
-/// `place_of(work)` for pieces of work of so many queries and columns; gives the number of pieces. Values too wide for one go are cut into
-/// chunks of columns, each with its own scores.
+/// Generates `place_of(work)` for work items of the given numbers of queries and columns. Returns the number of work
+/// items. Values too wide for one item are split into chunks of columns, each of which computes its own scores.
 pub(crate) fn place_code(builder: &mut Builder, kernel: &AttentionKernel, queries: usize, columns: usize) -> usize {
     let (blocks, chunks) = (kernel.queries.div_ceil(queries), kernel.value.div_ceil(columns));
     builder.params.size("chunks", chunks).size("blocks", blocks);
@@ -58,15 +58,16 @@ pub(crate) fn place_code(builder: &mut Builder, kernel: &AttentionKernel, querie
     kernel.batch * kernel.heads * blocks * chunks
 }
 
-/// Steps along the four axes of a strided operand.
+/// Strides along the four axes of an operand.
 fn stride_params(params: &mut Params, name: &str, operand: &Operand) {
     for (axis, &stride) in ["batch", "head", "row", "column"].into_iter().zip(&operand.layout.strides) {
         params.signed(&format!("{name}_{axis}"), stride);
     }
 }
 
-/// What every form does alike: `visible(query)`, how many keys it sees; `adjust(…)`, a dot product as a score; `weigh(…)`, a score as a weight
-/// (0 where the exponential is no number worth adding, as drivers differ there). A mask of −∞ hides a key.
+/// Code shared by all forms: `visible(query)` is the number of keys that a query sees, `adjust(…)` turns a dot product
+/// into a score, and `weigh(…)` turns a score into a weight. Weights that underflow are set to 0, because drivers
+/// differ there. A mask of −∞ hides a key.
 fn score_code(builder: &mut Builder, kernel: &AttentionKernel) {
     builder.code(
         "const LOWEST: f32 = -0x1.fffffep+127f;

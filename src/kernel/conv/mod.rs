@@ -13,8 +13,9 @@ use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, a
 use crate::kernel::split::{InParts, Levels, Part, by_rows};
 use crate::kernel::{Caps, Launch, Step, Variants};
 
-/// Convolution of `x [batch, channels_in, in…]` with `weight [channels_out, channels_in / groups, window…]` (or, transposed,
-/// `[channels_in, channels_out / groups, window…]`), bias `[channels_out]` if flagged, to `[batch, channels_out, out…]`. Floats.
+/// Convolution of `x [batch, channels_in, in…]` with `weight [channels_out, channels_in / groups, window…]` (or,
+/// transposed, `[channels_in, channels_out / groups, window…]`) and, if flagged, a bias `[channels_out]`. The output is
+/// `[batch, channels_out, out…]`. All are floats.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ConvKernel {
     pub window: Window,

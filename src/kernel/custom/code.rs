@@ -1,4 +1,4 @@
-//! The checked code of a kernel: what naga found in its text, matched with its description.
+//! Validated kernel code: the module parsed by naga, matched with the kernel's description.
 
 use crate::ir::{BindingInfo, DType, Dispatch, KernelCode, OutputShape, ParamsLayout, Shape, SourcePlace};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -16,17 +16,17 @@ use super::text::{Text, bound};
 use crate::error::KernelError;
 use crate::kernel::uniformity;
 
-/// Numbers of variables that the kernel does not use begin here.
+/// First binding number for variables that the kernel does not use.
 const UNUSED: u32 = 100;
 
-/// A number for each version of each kernel, by which recordings tell them apart.
+/// A unique id for each version of each kernel, so that recordings can tell them apart.
 pub(super) fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl KernelCode {
-    /// The shapes of outputs, or of scratch memory, for inputs of these shapes.
+    /// The shapes of outputs or scratch memory for the given input shapes.
     pub(crate) fn shapes(&self, of: &[BindingInfo], inputs: &[Shape]) -> Result<SmallVec<[Shape; 2]>, String> {
         let names: SmallVec<[&'static str; 4]> = self.inputs.iter().map(|input| input.name).collect();
         of.iter()
@@ -37,7 +37,7 @@ impl KernelCode {
             .collect()
     }
 
-    /// The workgroups for inputs and outputs of these shapes, on a device that allows so many a dimension.
+    /// The number of workgroups for the given input and output shapes. `limit` is the device's maximum per dimension.
     pub(crate) fn workgroups(&self, inputs: &[Shape], outputs: &[Shape], limit: u32) -> Result<[u32; 3], String> {
         let first = outputs.first().cloned().unwrap_or_default();
         let of = |threads: usize, axis: usize| threads.div_ceil(self.workgroup[axis].max(1) as usize) as u32;
@@ -74,7 +74,7 @@ impl KernelCode {
         }
     }
 
-    /// Whether a device allows what the kernel needs.
+    /// Whether the device limits allow this kernel.
     pub(crate) fn fits(&self, limits: &wgpu::Limits) -> Result<(), KernelError> {
         let [x, y, z] = self.workgroup;
         let bindings = self.inputs.len() + self.outputs.len() + self.scratch.len();
@@ -100,7 +100,8 @@ impl KernelCode {
         }
     }
 
-    /// The text for a device. Inputs for which `writable` says so are bound as memory that other bindings of the launch write to.
+    /// The WGSL for a device. Inputs for which `writable` returns true share memory with a binding that the launch
+    /// writes, and are bound accordingly.
     pub(crate) fn wgsl(&self, writable: impl Fn(usize) -> bool) -> String {
         let inputs = self.inputs.iter().enumerate().map(|(i, input)| {
             let access = writable(i).then_some("read_write");
@@ -108,13 +109,13 @@ impl KernelCode {
         });
         let others = self.others.iter().map(|&(at, number)| (at, number, None));
         let bindings: Vec<_> = inputs.chain(others).collect();
-        // Pipelines are told apart by their texts, so what is not in the text otherwise goes first.
+        // Pipelines are cached by their text, so everything else that distinguishes them is put in a comment.
         let checks = if self.trusted { "trusted" } else { "checked" };
         format!("// {}: {}, {checks}\n{}", self.name, self.entry, bound(&self.text, &bindings))
     }
 }
 
-/// Reads, validates and matches a text. `features` are the device's, where they are known.
+/// Parses and validates a text and matches it with the description. `features` are those of the device, if known.
 pub(super) fn compile(
     kernel: &CustomKernel,
     source: &str,
@@ -126,7 +127,7 @@ pub(super) fn compile(
     let place = text.place_of_function(&entry.name);
     let (workgroup, folds) = (entry.workgroup_size, takes_workgroups(&module, entry));
     if entry.workgroup_size_overrides.is_some_and(|sizes| sizes.iter().any(Option::is_some)) {
-        let reason = "the workgroup size must be made of constants, not of overrides".to_owned();
+        let reason = "the workgroup size must be constant; overrides are not supported".to_owned();
         return Err(KernelError::Description { kernel: kernel.name, reason });
     }
     number_bindings(kernel, &mut module);
@@ -165,7 +166,7 @@ pub(super) fn compile(
         others: others.collect(),
         text: text.wgsl.clone(),
     };
-    // The text as the device may get it, with every input in memory that is also written.
+    // Also validates the text as generated for the device, with every input in writable memory.
     let device_text = code.wgsl(|_| true);
     let accepted = naga::front::wgsl::parse_str(&device_text)
         .map_err(|error| error.message().to_owned())
@@ -176,16 +177,16 @@ pub(super) fn compile(
             kernel: kernel.name,
             place: None,
             message: format!(
-                "{error}; an input may lie in memory that is written elsewhere, so its access cannot be part of a type"
+                "{error}; an input may share memory with an output, so its access mode cannot be part of a type"
             ),
         }),
     }
 }
 
-/// A validator for what a device takes, or for all that this crate could run where there is none yet.
+/// A validator for the features of a device, or for everything this crate can run if there is no device yet.
 pub(super) fn validator(features: Option<wgpu::Features>) -> Validator {
     let features = features.unwrap_or(wgpu::Features::all());
-    // Packing halves is core WebGPU; naga has it as a capability for the sake of old OpenGL.
+    // Packing f16 is core WebGPU. Naga makes it a capability only because of old OpenGL versions.
     let mut capabilities = Capabilities::default() | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     for (feature, capability) in [
         (wgpu::Features::SHADER_F16, Capabilities::SHADER_FLOAT16),
@@ -206,7 +207,7 @@ pub(super) fn validator(features: Option<wgpu::Features>) -> Validator {
     validator
 }
 
-/// The entry point of a kernel.
+/// Finds the entry point of a kernel.
 fn find_entry<'m>(kernel: &CustomKernel, module: &'m Module) -> Result<(usize, &'m EntryPoint), KernelError> {
     let mut compute = module.entry_points.iter().enumerate().filter(|(_, entry)| entry.stage == ShaderStage::Compute);
     compute.clone().find(|(_, entry)| entry.name == kernel.entry).ok_or_else(|| KernelError::EntryPoint {
@@ -216,7 +217,7 @@ fn find_entry<'m>(kernel: &CustomKernel, module: &'m Module) -> Result<(usize, &
     })
 }
 
-/// Whether an entry point takes the number of workgroups.
+/// Whether an entry point uses the `num_workgroups` built-in.
 fn takes_workgroups(module: &Module, entry: &EntryPoint) -> bool {
     let is = |binding: &Option<naga::Binding>| *binding == Some(naga::Binding::BuiltIn(BuiltIn::NumWorkGroups));
     entry.function.arguments.iter().any(|argument| {
@@ -225,7 +226,8 @@ fn takes_workgroups(module: &Module, entry: &EntryPoint) -> bool {
     })
 }
 
-/// Gives each variable of the module that lies in buffers its number: params 0, then inputs, outputs and scratch in order.
+/// Assigns binding numbers to the buffer variables of the module: 0 for params, then inputs, outputs and scratch in
+/// order.
 fn number_bindings(kernel: &CustomKernel, module: &mut Module) {
     let names: Vec<&str> = kernel
         .inputs
@@ -252,7 +254,7 @@ fn number_bindings(kernel: &CustomKernel, module: &mut Module) {
     }
 }
 
-/// A validated module beside the description of a kernel.
+/// A validated module and the description of its kernel.
 struct Found<'a> {
     kernel: &'a CustomKernel,
     text: &'a Text,
@@ -270,13 +272,13 @@ impl Found<'_> {
         self.text.place_of(self.module.global_variables.get_span(variable))
     }
 
-    /// Where the declaration of a variable begins.
+    /// Position of a variable's declaration in the text.
     fn declaration(&self, variable: Handle<GlobalVariable>) -> Option<usize> {
         let range = self.module.global_variables.get_span(variable).to_range()?;
         Some(range.start + self.text.wgsl[range].find("var")?)
     }
 
-    /// Fails if the entry point uses a buffer that the kernel does not know.
+    /// Fails if the entry point uses a buffer that the description does not list.
     fn check_unknown(&self) -> Result<(), KernelError> {
         for (handle, variable) in self.module.global_variables.iter() {
             let unknown = variable.binding.is_some_and(|binding| binding.binding > UNUSED)
@@ -302,7 +304,7 @@ impl Found<'_> {
         found.ok_or(KernelError::MissingBinding { kernel: self.kernel.name, binding: name, role })
     }
 
-    /// The variable of an input, output or scratch memory.
+    /// Finds the variable of an input, output or scratch memory.
     fn binding(
         &self,
         name: &'static str,
@@ -339,7 +341,7 @@ impl Found<'_> {
         Ok(BindingInfo { name, dtype, lanes, least: fixed * lanes, zeroed, shape, at })
     }
 
-    /// The params struct, matched with the Rust type.
+    /// Matches the params struct with the Rust type.
     fn params(&self) -> Result<Option<ParamsLayout>, KernelError> {
         let Some((name, rust)) = self.kernel.params else { return Ok(None) };
         let kernel = self.kernel.name;
@@ -377,7 +379,8 @@ impl Found<'_> {
     }
 }
 
-/// What an array is made of: the numbers, how many to an element, and the least elements (0 for arrays as long as their tensor).
+/// The element type of an array: its dtype, the numbers per element, and the minimum number of elements (0 for
+/// runtime-sized arrays).
 fn elements(module: &Module, ty: Handle<naga::Type>) -> Result<(DType, usize, usize), String> {
     let wrong = "must be an array of f32, i32, u32, or of vectors of two or four of these".to_owned();
     let TypeInner::Array { base, size, .. } = module.types[ty].inner else { return Err(wrong) };

@@ -1,4 +1,4 @@
-//! What the CPU backend does for custom kernels: functions of their authors.
+//! CPU implementations of custom kernels, written by their authors.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use super::params::ParamValue;
 use crate::error::{RunError, TensorError};
 use crate::ir::{Class, CpuElementFunction, CpuFunction, CpuKernelCall, DType, Element, KernelCode, Shape};
 
-/// A 32-bit number of WGSL: `f32`, `i32` or `u32`.
+/// A 32-bit WGSL number: `f32`, `i32` or `u32`.
 pub trait KernelNumber: Pod + Send + Sync {
-    /// Which of the three.
+    /// The class of the number.
     const CLASS: Class;
-    /// Its bits.
+    /// Returns the bits of the number.
     fn bits(self) -> u32;
-    /// From its bits.
+    /// Creates a number from its bits.
     fn from_bits(bits: u32) -> Self;
 }
 
@@ -34,15 +34,15 @@ macro_rules! kernel_numbers {
 }
 kernel_numbers!(f32: Float, i32: Int, u32: Uint);
 
-/// A function of one to four numbers that gives one: closures like `|x: f32, y: f32| x * y`.
+/// A function of one to four numbers that returns a number. Implemented for closures such as `|x: f32, y: f32| x * y`.
 pub trait CpuElement<Types>: Send + Sync + 'static {
-    /// What it takes.
+    /// Classes of the arguments.
     #[doc(hidden)]
     const ARGUMENTS: &'static [Class];
-    /// What it gives.
+    /// Class of the result.
     #[doc(hidden)]
     const RESULT: Class;
-    /// Applies it to every element of slices of one length.
+    /// Applies the function to every element. All slices have the same length.
     #[doc(hidden)]
     fn apply(&self, arguments: &[&[u32]], out: &mut [u32]);
 }
@@ -82,7 +82,7 @@ impl CpuElementFunction {
         }
     }
 
-    /// Applies it to every element of slices of one length.
+    /// Applies the function to every element. All slices have the same length.
     pub(crate) fn apply(&self, arguments: &[&[u32]], out: &mut [u32]) {
         (self.apply)(arguments, out);
     }
@@ -101,14 +101,16 @@ impl<'a> CpuKernelCall<'a> {
         self.inputs.get(index).map_or_else(Shape::default, |(_, shape)| shape.clone())
     }
 
-    /// The elements of an output, in row-major order. They are undefined at first, or zeros if the kernel says so.
+    /// The elements of an output, in row-major order. They are initially undefined, or zero for [zeroed
+    /// outputs](CustomKernel::zeroed_output).
     pub fn output<T: Element>(&mut self, index: usize) -> Result<&mut [T], TensorError> {
         let held = self.code.outputs.get(index).map_or(T::DTYPE, |binding| binding.dtype);
         check_type::<T>(held)?;
         Ok(self.outputs.get_mut(index).map_or(&mut [], |(words, _)| cast_slice_mut(words)))
     }
 
-    /// The elements of all outputs, which are of one type and `N` in number (others are empty).
+    /// The elements of the first `N` outputs. All outputs of the kernel must have this element type. Slices beyond the
+    /// last output are empty.
     pub fn outputs<T: Element, const N: usize>(&mut self) -> Result<[&mut [T]; N], TensorError> {
         for binding in &self.code.outputs {
             check_type::<T>(binding.dtype)?;
@@ -122,12 +124,12 @@ impl<'a> CpuKernelCall<'a> {
         self.outputs.get(index).map_or_else(Shape::default, |(_, shape)| shape.clone())
     }
 
-    /// A member of the params, by its name; an error says if there is none of this type.
+    /// A member of the params, by name. Returns an error if there is no such member of this type.
     pub fn param<T: ParamValue>(&self, name: &str) -> Result<T, BevyError> {
         self.param_at(name, 0)
     }
 
-    /// An element of a member of the params that is an array.
+    /// An element of a params member that is an array.
     pub fn param_at<T: ParamValue>(&self, name: &str, index: usize) -> Result<T, BevyError> {
         let value = self.code.params.as_ref().and_then(|layout| layout.read(self.params, name, index));
         value.ok_or_else(|| format!("params have no `{name}` of type {}", core::any::type_name::<T>()).into())

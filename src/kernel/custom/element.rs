@@ -1,4 +1,4 @@
-//! Elementwise kernels: functions of single numbers that become part of generated kernels.
+//! Elementwise kernels: scalar functions that become part of generated kernels.
 
 use core::hash::BuildHasher;
 
@@ -14,7 +14,7 @@ use crate::error::KernelError;
 use crate::ir::{Class, ElementFunction, MAX_ARGUMENTS};
 use crate::kernel::{uniformity, wgsl_type};
 
-/// Reads and validates the text of an elementwise kernel.
+/// Parses and validates an elementwise kernel.
 pub(super) fn compile(
     kernel: &CustomKernel,
     source: &str,
@@ -45,7 +45,10 @@ pub(super) fn compile(
         });
     }
     if let Some(entry) = module.entry_points.first() {
-        return wrong(text.place_of_function(&entry.name), "an elementwise kernel has no entry point".to_owned());
+        return wrong(
+            text.place_of_function(&entry.name),
+            "an elementwise kernel must not have an entry point".to_owned(),
+        );
     }
     let class = |ty: naga::Handle<naga::Type>| match module.types[ty].inner {
         TypeInner::Scalar(scalar) => class_of(scalar),
@@ -55,7 +58,7 @@ pub(super) fn compile(
         function.arguments.iter().map(|argument| class(argument.ty)).collect();
     let result = function.result.as_ref().and_then(|result| class(result.ty));
     let (Some(arguments), Some(result)) = (arguments, result) else {
-        return wrong(place, format!("`{}` must take and give f32, i32 or u32", kernel.entry));
+        return wrong(place, format!("`{}` must take and return f32, i32 or u32", kernel.entry));
     };
     if arguments.is_empty() || arguments.len() > MAX_ARGUMENTS {
         return wrong(place, format!("`{}` must take one to {MAX_ARGUMENTS} numbers", kernel.entry));
@@ -68,7 +71,7 @@ pub(super) fn compile(
     if let Some(directive) =
         ["enable", "requires", "diagnostic"].into_iter().find(|d| text.wgsl.trim_start().starts_with(d))
     {
-        return wrong(text.place(0), format!("`{directive}` cannot be part of other texts"));
+        return wrong(text.place(0), format!("`{directive}` is not supported in elementwise kernels"));
     }
     if let Some(cpu) = &kernel.cpu_element
         && (cpu.arguments != &arguments[..] || cpu.result != result)
@@ -81,11 +84,11 @@ pub(super) fn compile(
             format!("the function is ({wgsl}) -> {gives} in WGSL but ({rust}) -> {gives_rust} on the CPU"),
         );
     }
-    // By what it says, so that the same text is the same pipeline in every run.
+    // The prefix is a hash of the text, so the same text gives the same pipeline in every run.
     let prefix = format!("u{:016x}_", FixedHasher.hash_one(&text.wgsl));
     let prefixed = prefixed(&text.wgsl, &prefix);
     if let Err(error) = naga::front::wgsl::parse_str(&prefixed) {
-        let message = format!("the text cannot be made part of another: {}", error.message());
+        let message = format!("the text cannot be embedded in a generated kernel: {}", error.message());
         return Err(KernelError::Wgsl { kernel: name, place: None, message });
     }
     Ok(ElementFunction {

@@ -1,11 +1,12 @@
-//! Kernels that users write: their description, their checked code, their handles.
+//! Custom kernels: their description, validated code and handles.
 //!
 //! ```text
-//! CustomKernel ──register──▶ Text ──naga──▶ KernelCode or ElementFunction ──▶ TensorKernel ──ops.custom──▶ a node of the recording
+//! CustomKernel ──register──▶ Text ──naga──▶ KernelCode or ElementFunction ──▶ TensorKernel
+//! TensorKernel ──ops.custom──▶ a node of the recording
 //! ```
 //!
-//! Everything is found out here, in the main world: bindings by their names, params by their members, barriers, limits. What is left to the
-//! device is to compile a text that naga has accepted.
+//! All validation happens here, in the main world: bindings are matched by name and params by member, and barriers and
+//! limits are checked. The device only compiles text that naga has accepted.
 
 mod code;
 mod cpu;
@@ -35,19 +36,22 @@ pub(crate) use registry::{Code, reload_kernels};
 
 use params::ParamsType;
 
-/// A kernel of your own: WGSL with a description of what it takes and gives. [Register](TensorKernels::register) it, then record it with
-/// [`TensorCommands::custom`](crate::ops::TensorCommands::custom), like any op: it joins the frame's plan, its inputs may be views, its outputs can be
-/// stored, read back and used by other ops.
+/// A custom kernel: WGSL and a description of its inputs and outputs.
 ///
-/// Bindings are found by their names. `@group` and `@binding` may be left out; numbers that are there are replaced. Inputs are
-/// `var<storage, read>`, outputs and scratch `var<storage, read_write>`, each a runtime-sized array of `f32`, `i32` or `u32`, of vectors of two or
-/// four of these, or (outputs and scratch) of atomics. `arrayLength` gives the tensor's own number of elements.
+/// [Register](TensorKernels::register) it, then record it with
+/// [`TensorCommands::custom`](crate::ops::TensorCommands::custom) like any other op. It becomes part of the frame's
+/// plan, its inputs may be views, and its outputs can be stored, read back and used by other ops.
+///
+/// Bindings are matched by name. `@group` and `@binding` are optional and their numbers are replaced. Inputs are
+/// `var<storage, read>`, outputs and scratch memory are `var<storage, read_write>`. Each is a runtime-sized array of
+/// `f32`, `i32` or `u32`, of vectors of two or four of these, or (outputs and scratch only) of atomics. `arrayLength`
+/// returns the number of elements of the tensor.
 ///
 /// ```
 /// use bevy::prelude::*;
 /// use bevy_tensor_compute::prelude::*;
 ///
-/// // One thread adds up all products.
+/// // One thread sums all products.
 /// const DOT_PRODUCT: &str = "
 ///     @group(0) @binding(0) var<storage, read> a: array<f32>;
 ///     @group(0) @binding(1) var<storage, read> b: array<f32>;
@@ -71,7 +75,7 @@ use params::ParamsType;
 ///         CustomKernel::wgsl("dot_product", DOT_PRODUCT)
 ///             .inputs(["a", "b"])
 ///             .output("result", OutputShape::fixed([1]))
-///             // For machines without a GPU; without it, recording the kernel there is an error.
+///             // For machines without a GPU, where recording a kernel without it is an error.
 ///             .cpu(|call| {
 ///                 let (a, b) = (call.input::<f32>(0)?, call.input::<f32>(1)?);
 ///                 call.output::<f32>(0)?[0] = a.iter().zip(b).map(|(a, b)| a * b).sum();
@@ -122,7 +126,7 @@ pub struct CustomKernel {
     cpu_element: Option<CpuElementFunction>,
 }
 
-/// Where the text is.
+/// Where the WGSL comes from.
 #[derive(Clone)]
 enum Source {
     Wgsl(Cow<'static, str>),
@@ -137,28 +141,31 @@ struct Output {
 }
 
 impl CustomKernel {
-    /// A kernel from a text. The name is what errors, reports and labels call it; the entry point is `main` unless [said otherwise](Self::entry).
+    /// Creates a kernel from WGSL text. Errors, reports and labels use the name. The entry point is `main` unless [set
+    /// otherwise](Self::entry).
     pub fn wgsl(name: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(name, Source::Wgsl(text.into()))
     }
 
-    /// A kernel from a shader asset. It can be recorded once the asset is there ([`TensorKernel::is_ready`]); when the asset changes, the next
-    /// frame runs the new code. A version that does not compile becomes a [`TensorFault::Kernel`](crate::error::TensorFault::Kernel), and the one before
+    /// Creates a kernel from a shader asset. It can be recorded once the asset is loaded (see
+    /// [`TensorKernel::is_ready`]). When the asset changes, the next frame runs the new code. A version that does not
+    /// compile is reported as [`TensorFault::Kernel`](crate::error::TensorFault::Kernel), and the previous version
     /// stays in use.
     pub fn shader(name: &'static str, shader: Handle<Shader>) -> Self {
         Self::new(name, Source::Shader(shader))
     }
 
-    /// An elementwise kernel: a text with a function called `name` that takes up to four numbers (`f32`, `i32` or `u32`) and gives one, as in
-    /// `fn leaky(x: f32, slope: f32) -> f32 { return select(slope * x, x, x > 0.0); }`.
+    /// Creates an elementwise kernel: WGSL with a function called `name` that takes up to four numbers (`f32`, `i32` or
+    /// `u32`) and returns one, such as `fn leaky(x: f32, slope: f32) -> f32 { return select(slope * x, x, x > 0.0); }`.
     ///
-    /// It is applied to every element of its operands, which broadcast, may be narrower types of the same kind, and may be numbers. It becomes
-    /// part of generated kernels together with the elementwise ops around it, so it has no bindings, no entry point and no dispatch.
+    /// It is applied to every element of its operands. These broadcast, may have a narrower type of the same kind, and
+    /// may be numbers. The function is fused into generated kernels together with the elementwise ops around it, so it
+    /// has no bindings, no entry point and no dispatch.
     pub fn elementwise(name: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
         Self { elementwise: true, entry: name, ..Self::wgsl(name, text) }
     }
 
-    /// As [`CustomKernel::elementwise`], from a shader asset.
+    /// Like [`CustomKernel::elementwise`], from a shader asset.
     pub fn elementwise_shader(name: &'static str, shader: Handle<Shader>) -> Self {
         Self { elementwise: true, entry: name, ..Self::shader(name, shader) }
     }
@@ -180,56 +187,59 @@ impl CustomKernel {
         }
     }
 
-    /// The entry point, or the function of an elementwise kernel. A text may have several; each is registered as a kernel of its own, and need
-    /// not use every variable of the text.
+    /// Sets the entry point, or the function of an elementwise kernel. A text may have several entry points. Each is
+    /// registered as a separate kernel and need not use every variable of the text.
     pub fn entry(mut self, entry: &'static str) -> Self {
         self.entry = entry;
         self
     }
 
-    /// The variables of the inputs, in the order in which operands will be given.
+    /// Adds the variables of the inputs, in the order in which operands will be passed.
     pub fn inputs(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
         self.inputs.extend(names);
         self
     }
 
-    /// The variable of an output, and its shape; the element type is the variable's. What the kernel does not write is undefined.
+    /// Adds the variable of an output and its shape. The element type is that of the variable. Elements that the kernel
+    /// does not write are undefined.
     pub fn output(mut self, name: &'static str, shape: OutputShape) -> Self {
         self.outputs.push(Output { name, shape, zeroed: false });
         self
     }
 
-    /// As [`CustomKernel::output`], filled with zeros before the kernel runs: for atomics that add up, and kernels that write here and there.
+    /// Like [`CustomKernel::output`], but filled with zeros before the kernel runs. Use this for atomic accumulation
+    /// and for kernels that do not write every element.
     pub fn zeroed_output(mut self, name: &'static str, shape: OutputShape) -> Self {
         self.outputs.push(Output { name, shape, zeroed: true });
         self
     }
 
-    /// The variable of memory for the kernel's own use while it runs. Its content is undefined at first.
+    /// Adds a variable of scratch memory that the kernel may use while it runs. Its initial content is undefined.
     pub fn scratch(mut self, name: &'static str, shape: OutputShape) -> Self {
         self.scratch.push((name, shape));
         self
     }
 
-    /// The kernel takes params of this type, in a variable called `params` (`var<uniform>` or `var<storage, read>`) of a struct with the
-    /// same members. Members are [`ParamValue`]s and arrays of these. Other values from frame to frame cost neither a plan nor a pipeline.
+    /// Declares params of this type, in a variable called `params` (`var<uniform>` or `var<storage, read>`) whose
+    /// struct has the same members. Members are [`ParamValue`]s and arrays of these. Values that change from frame to
+    /// frame cause neither planning nor pipeline creation.
     pub fn params<P: Reflect + Typed>(self) -> Self {
         self.params_in::<P>("params")
     }
 
-    /// As [`CustomKernel::params`], for a variable of another name.
+    /// Like [`CustomKernel::params`], for a variable of another name.
     pub fn params_in<P: Reflect + Typed>(mut self, name: &'static str) -> Self {
         self.params = Some((name, ParamsType { id: TypeId::of::<P>(), info: P::type_info() }));
         self
     }
 
-    /// How many workgroups run; one thread per element of the first output unless said otherwise.
+    /// Sets the number of workgroups. The default is one thread per element of the first output.
     pub fn dispatch(mut self, dispatch: Dispatch) -> Self {
         self.dispatch = dispatch;
         self
     }
 
-    /// What the CPU backend does for this kernel.
+    /// Sets the CPU implementation of this kernel.
     pub fn cpu(
         mut self,
         run: impl Fn(&mut CpuKernelCall) -> Result<(), bevy::ecs::error::BevyError> + Send + Sync + 'static,
@@ -238,18 +248,21 @@ impl CustomKernel {
         self
     }
 
-    /// What the CPU backend does for this elementwise kernel: a function of the same numbers, as in `|x: f32, slope: f32| …`.
+    /// Sets the CPU implementation of this elementwise kernel: a function of the same numbers, such as `|x: f32, slope:
+    /// f32| …`.
     pub fn cpu_element<T>(mut self, function: impl CpuElement<T>) -> Self {
         self.cpu_element = Some(CpuElementFunction::new(function));
         self
     }
 
-    /// Leaves out the runtime checks: bounds of arrays, ends of loops, zeros in workgroup memory. Kernels have them unless they are trusted.
+    /// Turns off runtime checks: array bounds, loop bounds and zero-initialised workgroup memory. They are on by
+    /// default.
     ///
     /// # Safety
     ///
-    /// For every input it can be given, the kernel must stay within its bindings and arrays, end every loop, and read no workgroup memory that it
-    /// has not written. This holds for every version of the text: a shader asset is trusted with all its edits.
+    /// For every possible input, the kernel must stay within its bindings and arrays, end every loop, and not read
+    /// workgroup memory that it has not written. This must hold for every version of the text: a shader asset is
+    /// trusted with all its edits.
     pub unsafe fn trusted(mut self) -> Self {
         self.trusted = true;
         self

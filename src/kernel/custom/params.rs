@@ -1,5 +1,5 @@
-//! A kernel's params: a Rust struct with `#[derive(Reflect)]` and a WGSL struct with the same members. They are matched by name; where each
-//! member lies is the WGSL struct's to say, so the two cannot come apart.
+//! Kernel params: a Rust struct with `#[derive(Reflect)]` and a WGSL struct with the same members. Members are matched
+//! by name and placed by the WGSL layout, so the two cannot diverge.
 
 use core::any::TypeId;
 
@@ -11,7 +11,7 @@ use super::KernelNumber;
 use crate::ir::{Class, Member, Numbers, ParamsLayout};
 
 impl Numbers {
-    /// The words that its numbers are at, column by column: a column of three takes the room of four.
+    /// Word offsets of the numbers, column by column. A column of three takes the space of four.
     fn places(self) -> impl Iterator<Item = usize> {
         let pitch = if self.rows == 3 { 4 } else { self.rows };
         (0..self.columns).flat_map(move |column| (0..self.rows).map(move |row| column * pitch + row))
@@ -29,16 +29,16 @@ impl core::fmt::Display for Numbers {
     }
 }
 
-/// A Rust type with a WGSL counterpart: the members of a kernel's params.
+/// A Rust type with a WGSL counterpart. Members of a kernel's params have such types.
 pub trait ParamValue: Reflect + Copy {
-    /// From its 32-bit numbers, in order; `None` if they are not as many.
+    /// Creates a value from its 32-bit numbers, in order. Returns `None` if their count is wrong.
     #[doc(hidden)]
     fn from_bits(bits: &[u32]) -> Option<Self>;
 }
 
 macro_rules! param_values {
     ($($ty:ty: $number:ty, $class:ident, $rows:literal x $columns:literal, $to:expr, $from:expr;)*) => {
-        /// What a Rust type is in WGSL.
+        /// The WGSL counterpart of a Rust type.
         fn numbers_of(id: TypeId) -> Option<Numbers> {
             $(if id == TypeId::of::<$ty>() {
                 return Some(Numbers { class: Class::$class, rows: $rows, columns: $columns });
@@ -81,7 +81,7 @@ param_values! {
     Mat4: f32, Float, 4 x 4, Mat4::to_cols_array, |v| Mat4::from_cols_array(&v);
 }
 
-/// The Rust type of a kernel's params, as it was declared.
+/// The declared Rust type of a kernel's params.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ParamsType {
     pub id: TypeId,
@@ -89,7 +89,7 @@ pub(super) struct ParamsType {
 }
 
 impl ParamsLayout {
-    /// Matches a WGSL struct with the Rust type; else says what differs.
+    /// Matches a WGSL struct with the Rust type. The error describes the first difference.
     pub(super) fn new(module: &Module, ty: Handle<Type>, storage: bool, rust: ParamsType) -> Result<Self, String> {
         let TypeInner::Struct { members, span } = &module.types[ty].inner else {
             return Err("params must be a struct".to_owned());
@@ -105,7 +105,7 @@ impl ParamsLayout {
             };
             let place = member.offset as usize / 4;
             let (element, array) = member_type(module, member.ty)
-                .ok_or_else(|| format!("member `{name}` is of a type that params cannot have"))?;
+                .ok_or_else(|| format!("member `{name}` has a type that params do not support"))?;
             let (item, count) = match field.type_info() {
                 Some(TypeInfo::Array(array)) => (array.item_ty().id(), Some(array.capacity())),
                 _ => (field.ty().id(), None),
@@ -127,7 +127,7 @@ impl ParamsLayout {
         Ok(Self { type_id: rust.id, type_path: rust.info.type_path(), words, storage, members: found })
     }
 
-    /// The struct's words for a value of the Rust type.
+    /// Writes a value of the Rust type as words of the struct.
     pub(crate) fn write(&self, value: &dyn PartialReflect) -> Vec<u32> {
         let mut words = vec![0; self.words];
         let ReflectRef::Struct(fields) = value.reflect_ref() else { return words };
@@ -151,7 +151,7 @@ impl ParamsLayout {
         words
     }
 
-    /// A member's value among the struct's words; `None` if there is no such member, or it is of another type.
+    /// Reads a member from the words of the struct. Returns `None` if there is no such member or it has another type.
     pub(super) fn read<T: ParamValue>(&self, words: &[u32], name: &str, index: usize) -> Option<T> {
         let member = self.members.iter().find(|member| member.name == name)?;
         if numbers_of(TypeId::of::<T>()) != Some(member.element) {
@@ -167,7 +167,7 @@ impl ParamsLayout {
     }
 }
 
-/// A member's type: its element, and the length and step of an array.
+/// A member's type: its element, and the length and stride of an array.
 fn member_type(module: &Module, ty: Handle<Type>) -> Option<(Numbers, Option<(usize, usize)>)> {
     match module.types[ty].inner {
         TypeInner::Array { base, size: ArraySize::Constant(count), stride } => {

@@ -1,4 +1,4 @@
-//! Registered kernels, and what becomes of them when their shader assets change.
+//! Registered kernels, and how they are updated when their shader assets change.
 
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
@@ -10,8 +10,8 @@ use super::{CustomKernel, Source, code, element};
 use crate::error::{KernelError, TensorFault};
 use crate::ir::{Dispatch, ElementFunction, KernelCode};
 
-/// A registered kernel. Clones are the same kernel; when the last is dropped the kernel's name is free again, and work that was recorded with it
-/// still runs.
+/// A registered kernel. Clones refer to the same kernel. Dropping the last one frees the kernel's name; work already
+/// recorded with it still runs.
 #[derive(Clone)]
 pub struct TensorKernel(Arc<Registered>);
 
@@ -20,10 +20,10 @@ struct Registered {
     state: RwLock<State>,
 }
 
-/// What there is of a kernel now.
+/// Current state of a kernel.
 #[derive(Default)]
 struct State {
-    /// The text that was taken in last, right or wrong.
+    /// The most recent text, valid or not.
     text: Option<String>,
     code: Option<Code>,
     versions: u64,
@@ -43,17 +43,17 @@ impl TensorKernel {
         self.0.description.name
     }
 
-    /// Whether it can be recorded: kernels of shader assets cannot before the asset is loaded.
+    /// Whether the kernel can be recorded. Kernels from shader assets are not ready until the asset is loaded.
     pub fn is_ready(&self) -> bool {
         self.read(|state| state.code.is_some())
     }
 
-    /// How many versions of the kernel have been in use: 1 after the first, one more with every edit that compiled.
+    /// Number of versions that compiled so far: 1 for the first, and one more for every edit that compiled.
     pub fn version(&self) -> u64 {
         self.read(|state| state.versions)
     }
 
-    /// What is wrong with the text as it is now, while an earlier version runs or none does.
+    /// The error in the current text. An earlier version may still be in use.
     pub fn error(&self) -> Option<KernelError> {
         self.read(|state| state.error.clone())
     }
@@ -94,7 +94,7 @@ impl Registered {
         Ok(Code::Kernel(Arc::new(code)))
     }
 
-    /// Takes a text in, if it is another than before. One that is wrong leaves the code as it was.
+    /// Compiles a text if it differs from the last one. An invalid text leaves the code unchanged.
     fn update(&self, text: &str, device: Option<&Device>) -> Result<(), KernelError> {
         if self.state.read().unwrap_or_else(PoisonError::into_inner).text.as_deref() == Some(text) {
             return Ok(());
@@ -115,7 +115,7 @@ impl Registered {
         }
     }
 
-    /// Notes what is wrong with a shader that is no text.
+    /// Reports a shader that is not WGSL text.
     fn refuse(&self, reason: &str) -> Result<(), KernelError> {
         let error = KernelError::Description { kernel: self.description.name, reason: reason.to_owned() };
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
@@ -123,13 +123,13 @@ impl Registered {
         Err(error)
     }
 
-    /// Whether nothing has been made of the shader yet, good or bad.
+    /// Whether the shader has not been processed yet.
     fn is_waiting(&self) -> bool {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         state.code.is_none() && state.error.is_none()
     }
 
-    /// The shader asset behind the kernel.
+    /// The shader asset of the kernel.
     fn shader(&self) -> Option<AssetId<Shader>> {
         match &self.description.source {
             Source::Shader(handle) => Some(handle.id()),
@@ -138,14 +138,14 @@ impl Registered {
     }
 }
 
-/// What kernels are checked against.
+/// The device that kernels are checked against.
 #[derive(Clone, Debug)]
 struct Device {
     features: wgpu::Features,
     limits: wgpu::Limits,
 }
 
-/// The app's custom kernels. The resource is there with the plugin; `app.register_kernel(…)` is a short way to it.
+/// The app's custom kernels. The plugin inserts this resource; `app.register_kernel(…)` is a shortcut.
 #[derive(Resource, Default)]
 pub struct TensorKernels {
     kernels: Vec<Weak<Registered>>,
@@ -153,8 +153,8 @@ pub struct TensorKernels {
 }
 
 impl TensorKernels {
-    /// Checks a kernel and makes it ready to be recorded. A kernel of a shader asset is checked when the asset is there: what is wrong then is a
-    /// [`TensorFault::Kernel`].
+    /// Validates a kernel so that it can be recorded. A kernel from a shader asset is validated when the asset is
+    /// loaded; errors are then reported as [`TensorFault::Kernel`].
     pub fn register(&mut self, kernel: CustomKernel) -> Result<TensorKernel, KernelError> {
         self.kernels.retain(|kernel| kernel.strong_count() > 0);
         if self.live().any(|other| other.description.name == kernel.name) {
@@ -169,7 +169,7 @@ impl TensorKernels {
         Ok(TensorKernel(registered))
     }
 
-    /// The kernels in use.
+    /// Iterates over the registered kernels that are still in use.
     pub fn iter(&self) -> impl Iterator<Item = TensorKernel> + '_ {
         self.live().map(TensorKernel)
     }
@@ -178,7 +178,7 @@ impl TensorKernels {
         self.kernels.iter().filter_map(Weak::upgrade)
     }
 
-    /// From here on there is a device to check kernels against: those that are here already, and all to come. Gives what is wrong.
+    /// Sets the device that existing and future kernels are checked against. Returns the errors of existing kernels.
     pub(crate) fn set_device(&mut self, features: wgpu::Features, limits: wgpu::Limits) -> Vec<KernelError> {
         self.device = Some(Device { features, limits });
         let mut errors = Vec::new();
@@ -194,7 +194,7 @@ impl TensorKernels {
     }
 }
 
-/// Fails for a description that no text could fulfil.
+/// Checks a description without its text.
 fn check_description(kernel: &CustomKernel) -> Result<(), KernelError> {
     let wrong = |reason: String| Err(KernelError::Description { kernel: kernel.name, reason });
     if kernel.elementwise {
@@ -221,7 +221,7 @@ fn check_description(kernel: &CustomKernel) -> Result<(), KernelError> {
     }
 }
 
-/// `app.register_kernel(…)`.
+/// Adds `app.register_kernel(…)`.
 pub trait RegisterTensorKernel {
     /// Registers a kernel with the app's [`TensorKernels`]; see [`TensorKernels::register`].
     fn register_kernel(&mut self, kernel: CustomKernel) -> Result<TensorKernel, KernelError>;
@@ -233,7 +233,7 @@ impl RegisterTensorKernel for App {
     }
 }
 
-/// Takes in shader assets that were loaded or changed since, before anything is recorded this frame.
+/// Compiles shader assets that were loaded or changed, before anything is recorded in this frame.
 pub(crate) fn reload_kernels(
     kernels: Res<TensorKernels>,
     shaders: Option<Res<Assets<Shader>>>,

@@ -1,4 +1,4 @@
-//! Users' kernels in the kernel table.
+//! Custom kernels in the kernel table.
 
 use smallvec::SmallVec;
 
@@ -16,7 +16,7 @@ impl KernelSpec for CustomCall {
     }
 
     fn input_names(&self) -> InputNames {
-        // Their bindings have names of their own.
+        // Custom kernels name their own bindings.
         InputNames::new()
     }
 
@@ -72,7 +72,7 @@ impl KernelSpec for CustomCall {
         let words: SmallVec<[_; 4]> = call.inputs.iter().map(|input| input.contiguous_words(call.pool)).collect();
         let shapes = call.step.inputs.iter().map(|input| input.layout.shape.clone());
         let inputs = words.iter().map(|words| &words[..]).zip(shapes).collect();
-        // Every output has a memory of its own; scratch, which comes last, is for devices.
+        // Every output has its own memory. Scratch memory comes last and is only used on devices.
         let outputs = call.step.outputs.iter().zip(&mut call.places.memories).take(self.code.outputs.len());
         let outputs = outputs.map(|(output, memory)| {
             let start = output.layout.offset;

@@ -1,5 +1,5 @@
-//! The text of a kernel on its way from its author to naga and to the device. Lines and columns stay what they were, so that every complaint
-//! leads to the place it is about.
+//! Prepares the text of a kernel for naga and for the device. Lines and columns are preserved, so errors point to the
+//! author's source.
 
 use core::ops::Range;
 
@@ -7,11 +7,11 @@ use crate::error::KernelError;
 use crate::ir::SourcePlace;
 use crate::kernel::wgsl::{MODULES, module_text};
 
-/// A text without comments, imports and binding numbers, which are blanked out, and with the modules it imports behind it.
+/// A kernel's text with comments, imports and binding numbers replaced by spaces, followed by the imported modules.
 pub(super) struct Text {
     kernel: &'static str,
     pub wgsl: String,
-    /// As its author wrote it.
+    /// The original text.
     source: String,
 }
 
@@ -41,7 +41,7 @@ impl Text {
         Ok(Self { kernel, wgsl, source: source.to_owned() })
     }
 
-    /// The place of a byte, if it is in the author's part.
+    /// Line and column of a byte, if it is in the author's part.
     pub(super) fn place(&self, at: usize) -> Option<SourcePlace> {
         (at < self.source.len()).then(|| place(&self.source, at))
     }
@@ -50,7 +50,7 @@ impl Text {
         span.to_range().and_then(|range| self.place(range.start))
     }
 
-    /// The place of a function's name.
+    /// Line and column of a function's name.
     pub(super) fn place_of_function(&self, name: &str) -> Option<SourcePlace> {
         let mut before = "";
         for (word, range) in words(&self.wgsl) {
@@ -65,7 +65,7 @@ impl Text {
     /// Parses the text.
     pub(super) fn parse(&self) -> Result<naga::Module, KernelError> {
         naga::front::wgsl::parse_str(&self.wgsl).map_err(|error| {
-            // The author's own part of what a complaint is about comes first: the other may be a module's.
+            // Prefer a span in the author's part: others may be in an imported module.
             let place = error.labels().find_map(|(span, _)| self.place_of(span));
             let details: Vec<&str> = error.labels().map(|(_, label)| label).filter(|label| !label.is_empty()).collect();
             let mut message = error.message().to_owned();
@@ -76,7 +76,7 @@ impl Text {
         })
     }
 
-    /// What naga's validator says, as an error of this text.
+    /// Converts a validation error from naga to an error in this text.
     pub(super) fn invalid(&self, error: &naga::WithSpan<naga::valid::ValidationError>) -> KernelError {
         let place = error.spans().find_map(|(span, _)| self.place_of(*span));
         let mut message = error.as_inner().to_string();
@@ -89,7 +89,7 @@ impl Text {
     }
 }
 
-/// The line and column of a byte.
+/// Line and column of a byte.
 fn place(source: &str, at: usize) -> SourcePlace {
     let before = source.get(..at).unwrap_or(source);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -99,7 +99,7 @@ fn place(source: &str, at: usize) -> SourcePlace {
     }
 }
 
-/// Blanks comments, `@group(…)`, `@binding(…)` and `#import` lines; gives where the imports were.
+/// Replaces comments, `@group(…)`, `@binding(…)` and `#import` lines by spaces. Returns the ranges of the imports.
 fn blank(source: &str) -> (String, Vec<Range<usize>>) {
     let mut bytes = source.as_bytes().to_vec();
     let mut imports = Vec::new();
@@ -111,7 +111,7 @@ fn blank(source: &str) -> (String, Vec<Range<usize>>) {
             b'/' if rest.starts_with(b"/*") => at + comment_length(rest),
             b'#' if rest.starts_with(b"#import") => {
                 let end = at + line_length(rest);
-                // A comment may follow.
+                // A comment may follow the import.
                 let own = source[at..end].find("//").map_or(end, |comment| at + comment);
                 imports.push(at..own);
                 end
@@ -138,7 +138,7 @@ fn line_length(text: &[u8]) -> usize {
     text.iter().position(|&byte| byte == b'\n').unwrap_or(text.len())
 }
 
-/// Of a block comment, which may hold others; one that does not end is left for naga to complain about.
+/// Length of a block comment, which may be nested. Unterminated comments are left for naga to report.
 fn comment_length(text: &[u8]) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < text.len() {
@@ -158,7 +158,7 @@ fn comment_length(text: &[u8]) -> usize {
     0
 }
 
-/// Of `@group(…)` or `@binding(…)`; 0 for other attributes.
+/// Length of `@group(…)` or `@binding(…)`, or 0 for other attributes.
 fn binding_length(text: &[u8]) -> usize {
     let blanks = |from: usize| text[from..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
     let name = 1 + blanks(1);
@@ -183,7 +183,7 @@ fn binding_length(text: &[u8]) -> usize {
     0
 }
 
-/// The identifiers, keywords and numbers of a text without comments, and where they are.
+/// The identifiers, keywords and numbers of a text without comments, with their ranges.
 fn words(text: &str) -> impl Iterator<Item = (&str, Range<usize>)> {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii();
     let bytes = text.as_bytes();
@@ -197,7 +197,7 @@ fn words(text: &str) -> impl Iterator<Item = (&str, Range<usize>)> {
     })
 }
 
-/// The text with every name that it declares at module level prefixed, so that it can stand in a text with any other names.
+/// Prefixes every name declared at module level, so that the text can be combined with any other.
 pub(super) fn prefixed(text: &str, prefix: &str) -> String {
     let declared = declared_names(text);
     let (mut out, mut copied, mut at) = (String::with_capacity(text.len() + text.len() / 8), 0, 0);
@@ -205,7 +205,7 @@ pub(super) fn prefixed(text: &str, prefix: &str) -> String {
     for (word, range) in words(text) {
         in_struct = word == "struct" || in_struct && !text[at..range.start].contains('}');
         at = range.end;
-        // Members and attributes have names of their own.
+        // Struct members and attributes keep their names.
         let member = in_struct && text[range.end..].trim_start().starts_with(':');
         let before = text[..range.start].trim_end().as_bytes().last();
         if declared.contains(&word) && !member && !matches!(before, Some(b'.' | b'@')) {
@@ -218,7 +218,7 @@ pub(super) fn prefixed(text: &str, prefix: &str) -> String {
     out
 }
 
-/// What `fn`, `struct`, `const`, `alias`, `override` and `var` declare outside of braces.
+/// Names declared by `fn`, `struct`, `const`, `alias`, `override` and `var` outside of braces.
 fn declared_names(text: &str) -> Vec<&str> {
     let (mut names, mut depth, mut at, mut declares) = (Vec::new(), 0usize, 0, false);
     for (word, range) in words(text) {
@@ -229,7 +229,7 @@ fn declared_names(text: &str) -> Vec<&str> {
                 _ => {}
             }
         }
-        // The address space of a variable stands before its name.
+        // The address space precedes the name of a variable.
         let in_list = text[..range.start].trim_end().ends_with(['<', ',']);
         if declares && !in_list && depth == 0 {
             names.push(word);
@@ -241,7 +241,8 @@ fn declared_names(text: &str) -> Vec<&str> {
     names
 }
 
-/// The text with every variable of `bindings` (where its declaration begins, its number, its access if that is to be set) bound.
+/// Adds bindings to the text. Each has the position of the declaration, the binding number, and the access mode if it
+/// must be set.
 pub(super) fn bound(text: &str, bindings: &[(usize, u32, Option<&str>)]) -> String {
     let mut bindings = bindings.to_vec();
     bindings.sort_unstable_by_key(|binding| binding.0);

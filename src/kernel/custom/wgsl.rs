@@ -1,10 +1,11 @@
-//! Users' kernels: their text, bound to a step's operands. There is no `custom.wgsl`.
+//! Custom kernels: their text, bound to the operands of a step. There is no `custom.wgsl`.
 
 use crate::ir::{CustomCall, Operand};
 use crate::kernel::wgsl::access;
 use crate::kernel::{Access, Binding, Launch, Step};
 
-/// The launch of a user's kernel. Every operand has a binding of its own, of exactly its elements, which is what `arrayLength` tells.
+/// The launch of a custom kernel. Every operand has its own binding that covers exactly its elements, so that
+/// `arrayLength` returns their number.
 pub(crate) fn lower(step: &Step, call: &CustomCall) -> Launch {
     let code = &call.code;
     let bind = |operand: &Operand, written: bool| Binding {

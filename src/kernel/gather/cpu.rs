@@ -1,4 +1,4 @@
-//! Gathers. A negative index counts from the end; one out of range is clamped, and counted once per index.
+//! Gathers on the CPU. Negative indices count from the end. Out-of-range indices are clamped and counted once each.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +9,7 @@ use crate::kernel::host::CpuPool;
 use crate::kernel::host::memory::Input;
 use crate::kernel::{GatherElementsKernel, GatherKernel, GatherNdKernel};
 
-/// The place that an index means on an axis of `n`, and whether it had to be clamped. On an empty axis there is no place; 0 stands for it.
+/// The position that an index refers to on an axis of `n` elements, and whether it was clamped. An empty axis gives 0.
 pub(crate) fn resolve(index: i64, n: usize) -> (usize, bool) {
     let size = n as i64;
     let place = if index < 0 { index + size } else { index };
@@ -22,7 +22,7 @@ pub(crate) fn index(input: &Input, at: usize) -> i64 {
     input.elements.get_index(input.layout.offset + at)
 }
 
-/// The twin. Inputs: data, indices. Elements are copied as bits, so the class does not matter.
+/// The CPU twin. Inputs: data, indices. Elements are copied as bits, so the class does not matter.
 pub(crate) fn gather(kernel: &GatherKernel, inputs: &[Input], out: &mut [u32], pool: &CpuPool) -> u32 {
     let [data, indices] = inputs else { return 0 };
     let (n, inner) = (kernel.n, kernel.inner);
@@ -42,7 +42,8 @@ pub(crate) fn gather(kernel: &GatherKernel, inputs: &[Input], out: &mut [u32], p
     faults.into_inner()
 }
 
-/// Walks some positions of `indices` in row-major order with the position in `data` of each, its axis left at 0, and the axis's stride there.
+/// Visits some positions of `indices` in row-major order. Passes the matching position in `data` with its axis index
+/// set to 0, and the stride of that axis.
 pub(crate) fn each_position(
     data: &[usize],
     indices: &[usize],
@@ -77,7 +78,7 @@ pub(crate) fn each_position(
     }
 }
 
-/// The twin. Inputs: data, indices.
+/// The CPU twin. Inputs: data, indices.
 pub(crate) fn gather_elements(kernel: &GatherElementsKernel, inputs: &[Input], out: &mut [u32], pool: &CpuPool) -> u32 {
     let [data, indices] = inputs else { return 0 };
     let faults = AtomicU32::new(0);
@@ -96,7 +97,8 @@ pub(crate) fn gather_elements(kernel: &GatherElementsKernel, inputs: &[Input], o
     faults.into_inner()
 }
 
-/// The place, in whole `inner` blocks, that a tuple of `dims.len()` indices from number `first` on means, and how many were out of range.
+/// The position, in units of `inner` elements, of the tuple of `dims.len()` indices that starts at `first`, and how
+/// many of them were out of range.
 pub(crate) fn resolve_tuple(indices: &Input, first: usize, dims: &[usize]) -> (usize, u32) {
     dims.iter().enumerate().fold((0, 0), |(place, faults), (i, &n)| {
         let (at, clamped) = resolve(index(indices, first + i), n);
@@ -104,7 +106,7 @@ pub(crate) fn resolve_tuple(indices: &Input, first: usize, dims: &[usize]) -> (u
     })
 }
 
-/// The twin. Inputs: data, indices.
+/// The CPU twin. Inputs: data, indices.
 pub(crate) fn gather_nd(kernel: &GatherNdKernel, inputs: &[Input], out: &mut [u32], pool: &CpuPool) -> u32 {
     let [data, indices] = inputs else { return 0 };
     let (blocks, inner): (usize, _) = (kernel.dims.iter().product(), kernel.inner);

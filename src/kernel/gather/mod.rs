@@ -1,4 +1,4 @@
-//! Gathers: elements at positions that are read from memory.
+//! Gathers: read elements at positions given by an index tensor.
 
 pub(crate) mod cpu;
 pub(crate) mod wgsl;
@@ -12,11 +12,12 @@ use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, a
 use crate::kernel::split::{InParts, Levels, Part, PartOutput, by_rows, part, two_ranges};
 use crate::kernel::{Caps, Launch, Step, Variants};
 
-/// `out[o, j, i] = data[o, index[j], i]` for `data [outer, n, inner]` and `indices` indices. As in all gathers and scatters, a negative index
-/// counts from the end, and one out of range is clamped and counted as a fault. `n` is at least 1.
+/// `out[o, j, i] = data[o, index[j], i]` for `data [outer, n, inner]` and `indices` indices. As in all gathers and
+/// scatters, a negative index counts from the end, and an out-of-range index is clamped and counted as a fault. `n` is
+/// at least 1.
 ///
-/// Of a large table the launch may see only the `rows` from `first` on: then `outer` is 1, `data` is those rows, and what belongs to other rows is
-/// left as it is. The launch that sees the first row counts the faults.
+/// For a large table, a launch may only see the `rows` from `first` on. Then `outer` is 1, `data` holds those rows, and
+/// outputs that belong to other rows are left unchanged. The launch that sees the first row counts the faults.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct GatherKernel {
     pub class: Class,
@@ -51,12 +52,12 @@ impl KernelSpec for GatherKernel {
     }
 
     fn fusing(&self) -> Fusing {
-        // A launch that sees a part of the table leaves out what belongs to other parts.
+        // A launch that sees a part of the table skips outputs that belong to other parts.
         Fusing { before: None, after: self.rows == self.n }
     }
 
     fn counts_faults(&self) -> bool {
-        // Positions out of range are clamped and counted.
+        // Out-of-range positions are clamped and counted.
         true
     }
 
@@ -123,7 +124,8 @@ impl KernelSpec for GatherKernel {
     }
 }
 
-/// `out[p] = data[p with axis := index[p]]`, for every position `p` of `indices` (the output's shape); `data` has the same rank.
+/// `out[p] = data[p with axis := index[p]]` for every position `p` of `indices`, which has the shape of the output.
+/// `data` has the same rank.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct GatherElementsKernel {
     pub class: Class,
@@ -202,7 +204,8 @@ impl KernelSpec for GatherElementsKernel {
     }
 }
 
-/// For each of `batch · tuples` index tuples of `depth` numbers into `data [batch, dims…, inner]` (`dims` has `depth` axes), `inner` elements.
+/// Copies `inner` elements for each of `batch · tuples` index tuples. A tuple has `depth` indices into `data [batch,
+/// dims…, inner]`, where `dims` has `depth` axes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct GatherNdKernel {
     pub class: Class,

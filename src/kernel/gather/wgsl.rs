@@ -1,4 +1,4 @@
-//! Gathers, and what they share with scatters: how an index read from memory becomes a position.
+//! Gathers on the GPU, and the code shared with scatters that turns an index into a position.
 
 use core::fmt::Write;
 
@@ -49,7 +49,8 @@ pub(crate) fn gather_nd(step: &Step, kernel: &GatherNdKernel, caps: &Caps) -> La
     builder.finish_threads(include_str!("../../../assets/kernels/gather_nd.wgsl"), count, caps)
 }
 
-/// `resolve(i, n)`: index number `i` as a position below `n`, counted from the end if negative, clamped and a fault if out of range.
+/// `resolve(i, n)`: the position below `n` that index number `i` refers to. Negative indices count from the end.
+/// Out-of-range indices are clamped and counted as faults.
 pub(crate) fn resolve_code(builder: &mut Builder, step: &Step) {
     let unsigned = step.inputs.get(1).is_some_and(|index| index.dtype.class() == Class::Uint);
     let text = if unsigned {
@@ -64,8 +65,8 @@ pub(crate) fn resolve_code(builder: &mut Builder, step: &Step) {
     builder.code(&format!("fn resolve(i: u32, n: u32) -> Place {{\n{text}\n}}"));
 }
 
-/// `slice(batch, tuple)`: the number of the slice that index tuple number `tuple` names in `[batch, dims…]`, and how many of its indices
-/// were out of range. Puts the sizes into the parameters.
+/// `slice(batch, tuple)`: the slice of `[batch, dims…]` that index tuple `tuple` refers to, and how many of its indices
+/// were out of range. Adds the sizes to the parameters.
 pub(crate) fn slice_code(builder: &mut Builder, dims: &Shape) {
     let depth = dims.rank();
     let mut body = String::from("fn slice(batch: u32, tuple: u32) -> Place {\n    var place = Place(batch, 0u);\n");
@@ -78,7 +79,8 @@ pub(crate) fn slice_code(builder: &mut Builder, dims: &Shape) {
     builder.code(&(body + "    return place;\n}"));
 }
 
-/// The axes of data and indices that are walked together, merged as far as both allow: usually to before, the axis, and after.
+/// The axes of data and indices, merged as far as both allow: usually to those before the axis, the axis, and those
+/// after it.
 pub(crate) struct Lines {
     pub data: SmallVec<[usize; 6]>,
     pub indices: SmallVec<[usize; 6]>,
@@ -93,7 +95,8 @@ impl Lines {
             if i == axis {
                 lines.axis = lines.data.len();
             }
-            // The axis itself and its follower start anew; so does one that indices do not fill.
+            // The indexed axis and the one after it are never merged into the axis before. Neither is an axis that the
+            // indices do not fill.
             let merges = i > 0 && i != axis && i != axis + 1 && d == n;
             match (lines.data.last_mut(), lines.indices.last_mut()) {
                 (Some(last_d), Some(last_n)) if merges => {
@@ -106,7 +109,7 @@ impl Lines {
                 }
             }
         }
-        // A scalar is one line of one.
+        // A scalar has one axis of size 1.
         if lines.data.is_empty() {
             lines.data.push(1);
             lines.indices.push(1);
@@ -118,7 +121,7 @@ impl Lines {
         self.data.len()
     }
 
-    /// Elements to step along axis `i` of a contiguous tensor of these sizes.
+    /// Number of elements per step along axis `i` of a contiguous tensor of these sizes.
     pub fn inner(sizes: &[usize], i: usize) -> usize {
         sizes.iter().skip(i + 1).product()
     }

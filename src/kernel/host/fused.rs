@@ -1,5 +1,6 @@
-//! Maps, and elementwise work fused to other kernels: a prologue is computed into temporary memory before its twin runs, an epilogue over what
-//! the twin wrote, in place where that is allowed, and by twins that can, piece by piece while it is still in the cache.
+//! Runs maps, and elementwise work fused to other kernels. A prologue is computed into temporary memory before its twin
+//! runs. An epilogue is applied to what the twin wrote, in place where that is allowed. Some twins apply it themselves,
+//! piece by piece while the results are in the cache.
 
 use bytemuck::{Pod, cast_slice_mut};
 use smallvec::SmallVec;
@@ -10,13 +11,13 @@ use crate::kernel::host::{CpuCall, CpuPool, Epilogue};
 use crate::kernel::map::cpu::{Chunk, Code, MapInput, MapOutput, MapSource, map};
 use crate::kernel::{Fused, MapKernel, Step};
 
-/// What a step keeps in temporary memory, in words, and where its twin writes.
+/// Words of temporary memory that a step needs, and where its twin writes.
 pub(crate) struct Temporary {
-    /// The input that the prologue computes.
+    /// Size of the input computed by the prologue.
     pub x: usize,
-    /// The twin's result, unless an output takes it.
+    /// Size of the twin's result, unless an output holds it.
     pub value: usize,
-    /// The output that the twin writes into.
+    /// The output that the twin writes to.
     pub target: Option<usize>,
 }
 
@@ -29,7 +30,7 @@ impl Temporary {
         let Some(Fused { map, inputs, .. }) = &step.epilogue else {
             return Self { x, value: 0, target: Some(0) };
         };
-        // An output whose old content nobody reads holds the values until the epilogue replaces them.
+        // An output whose previous content is not read holds the values until the epilogue replaces them.
         let free = |output: &Operand| {
             output.layout.is_contiguous() && inputs.iter().all(|input| input.source != output.source)
         };
@@ -50,12 +51,13 @@ pub(crate) struct Places<'a> {
     pub memories: Vec<ElementsMut<'a>>,
 }
 
-/// The output whose every element an input of elementwise work shares, so that it can be read where it will be written.
+/// The output that has exactly the same elements as an input of elementwise work, which can then be read where it will
+/// be written.
 pub(crate) fn shared_output(input: &Operand, outputs: &[Operand]) -> Option<usize> {
     outputs.iter().position(|output| output == input)
 }
 
-/// Runs a map. `value` is what stands for operands without memory of their own ([`Source::Fused`]).
+/// Runs a map. `value` is the source of operands without memory ([`Source::Fused`]).
 pub(crate) fn run_map<'a>(
     kernel: &MapKernel,
     operands: (&[Operand], &[Input<'a>]),
@@ -68,7 +70,7 @@ pub(crate) fn run_map<'a>(
         (Some(stride), Some(&steps)) => steps as isize * stride,
         _ => 0,
     };
-    // An output that moves is not where its layout says.
+    // The layout of a moving output does not contain its actual position.
     let still = kernel.dynamic_out.is_none();
     let inputs: Vec<MapInput> = operands
         .0
@@ -97,19 +99,19 @@ pub(crate) fn run_map<'a>(
     map(kernel, &inputs, &outputs, places.memories, scalars, pool);
 }
 
-/// Computes what a kernel reads as its input 0 into `out`.
+/// Computes input 0 of a kernel into `out`.
 pub(crate) fn run_prologue(prologue: &Fused, inputs: &[Input], out: &mut [u32], scalars: &[u32], pool: &CpuPool) {
     let Fused { map, inputs: operands, .. } = prologue;
     let Some(&result) = map.program.outputs.first() else { return };
     let dtype = map.program.class(result).dtype();
     let output = Operand { source: Source::Fused, dtype, layout: Layout::contiguous(map.shape.clone()) };
     let places = Places { outputs: &[output], sources: &[Source::Fused], memories: vec![ElementsMut::new(out, dtype)] };
-    // A prologue has no value of a kernel to begin with.
+    // A prologue does not read a kernel's value.
     let none = MapSource::Elements(Elements::new(&[], dtype));
     run_map(map, (operands, inputs), none, places, scalars, pool);
 }
 
-/// Computes what is fused behind a kernel over what its twin wrote, unless the twin has done that itself.
+/// Applies the epilogue to what the kernel's twin wrote, unless the twin has already done so.
 pub(crate) fn run_epilogue(call: CpuCall) {
     let CpuCall { places, value, target, epilogue, pool, .. } = call;
     let Some(Epilogue { fused, inputs, scalars }) = epilogue else { return };
@@ -120,27 +122,27 @@ pub(crate) fn run_epilogue(call: CpuCall) {
     run_map(&fused.map, (&fused.inputs, inputs), value, places, &scalars, pool);
 }
 
-/// An epilogue that can be computed for any stretch of what its kernel writes: every operand is the kernel's value, or lies like it, or repeats the same
-/// for all rows or for a whole row, for some length of rows.
+/// An epilogue that can be computed for any range of the kernel's results. Seen as rows of some length, every operand
+/// is the kernel's value, has the same layout, or is broadcast along rows or columns.
 pub(crate) struct Finish<'a> {
     code: Code<'a>,
     operands: SmallVec<[Along<'a>; 4]>,
-    /// Elements of a row.
+    /// Number of elements of a row.
     row: usize,
     dtype: DType,
     scalars: SmallVec<[u32; 4]>,
 }
 
-/// How an operand goes along with the results.
+/// How an operand moves along with the results.
 struct Along<'a> {
     source: MapSource<'a>,
     offset: isize,
-    /// From row to row, and from element to element.
+    /// Strides between rows and between elements.
     strides: [isize; 2],
 }
 
 impl<'a> Finish<'a> {
-    /// For a step that writes the epilogue's only output.
+    /// Creates it for a step that writes the only output of the epilogue.
     pub(crate) fn new(
         epilogue: &'a Fused,
         inputs: &[Input<'a>],
@@ -148,7 +150,7 @@ impl<'a> Finish<'a> {
         scalars: SmallVec<[u32; 4]>,
     ) -> Option<Self> {
         let MapKernel { shape, program, dynamic_out: None } = &epilogue.map else { return None };
-        // Axes that all operands move along as along one.
+        // Axes, merged where all operands allow it.
         let mut axes: SmallVec<[(usize, SmallVec<[isize; 4]>); 4]> = SmallVec::new();
         for (axis, &n) in shape.iter().enumerate().filter(|(_, n)| **n != 1) {
             let strides: SmallVec<[isize; 4]> = inputs.iter().map(|input| input.layout.strides[axis]).collect();
@@ -179,12 +181,12 @@ impl<'a> Finish<'a> {
         Some(Self { code, operands, row, dtype: output.dtype, scalars })
     }
 
-    /// Replaces a stretch of the kernel's results, which begins at element `start` of them.
+    /// Replaces a range of the kernel's results that begins at element `start`.
     pub(crate) fn apply(&self, mut start: usize, piece: &mut [impl Pod]) {
         let mut rest: &mut [u32] = cast_slice_mut(piece);
         let inputs: SmallVec<[MapInput; 4]> = self.operands.iter().map(Along::input).collect();
         while !rest.is_empty() {
-            // Whole rows, or a part of one.
+            // Whole rows, or part of a row.
             let (row, column) = (start / self.row, start % self.row);
             let rows = if column == 0 { (rest.len() / self.row).max(1) } else { 1 };
             let columns = (self.row - column).min(rest.len());

@@ -1,19 +1,20 @@
-//! Functions of one float, written without branches or calls so that loops over them become vector code.
+//! Functions of one float, written without branches or calls so that loops over them are vectorised.
 
-/// One of two values by a mask. A plain `if` would let the compiler skip the other's work by a branch, and that ends vector code.
+/// Selects one of two values with a mask. With a plain `if`, the compiler may branch around the other value, which
+/// prevents vectorisation.
 #[inline(always)]
 fn select(condition: bool, a: f32, b: f32) -> f32 {
     let mask = u32::from(condition).wrapping_neg();
     f32::from_bits(a.to_bits() & mask | b.to_bits() & !mask)
 }
 
-/// `eˣ` to about 2 ulp; exact at ±∞ and NaN, gradual below the normal range.
+/// `eˣ` to about 2 ulp. Exact at ±∞ and NaN, with gradual underflow.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    // Comparisons in this form keep NaN.
+    // Comparisons in this form preserve NaN.
     let x = if x > 89.0 { 89.0 } else { x };
     let x = if x < -104.0 { -104.0 } else { x };
-    // Adding and subtracting 1.5 · 2²³ rounds to a whole number, which is then also in the low bits.
+    // Adding and subtracting 1.5 · 2²³ rounds to an integer, which is then also in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let shifted = x * core::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
@@ -26,7 +27,7 @@ pub(crate) fn exp(x: f32) -> f32 {
     let p = p * r + 0.166_666_65;
     let p = p * r + 0.5;
     let y = p * r * r + r + 1.0;
-    // Two factors, because 2ⁿ itself may be out of range where the product is not.
+    // Two factors, because 2ⁿ may be out of range where the product is not.
     let whole = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = whole >> 1;
     let power = |e: i32| f32::from_bits((e.wrapping_add(127) as u32) << 23);
@@ -65,7 +66,7 @@ pub(crate) fn log(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn erf(x: f32) -> f32 {
     let z = x * x;
-    // An odd polynomial below 1 (so small values keep their relative accuracy), Abramowitz and Stegun 7.1.26 above.
+    // An odd polynomial below 1, so that small values keep their relative accuracy; Abramowitz and Stegun 7.1.26 above.
     let p = 7.853_861e-5;
     let p = p * z - 8.010_194e-4;
     let p = p * z + 5.188_327_6e-3;
@@ -111,7 +112,7 @@ mod tests {
         (f64::from(got) - expected).abs() / ulp
     }
 
-    /// By its series, which converges everywhere.
+    /// The series, which converges everywhere.
     fn erf_series(x: f64) -> f64 {
         if x.abs() > 4.0 {
             return x.signum();

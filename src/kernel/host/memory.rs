@@ -1,4 +1,4 @@
-//! Elements in words: how twins read their operands and where they write.
+//! Typed views of words, which twins use to read operands and write results.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::kernel::host::CpuPool;
 use crate::kernel::host::number::Number;
 use crate::kernel::host::walk::Cursor;
 
-/// A memory seen as elements. `U8` is also truth values.
+/// Memory viewed as elements. `U8` is also used for booleans.
 #[derive(Clone, Copy)]
 pub(crate) enum Elements<'a> {
     F32(&'a [f32]),
@@ -23,7 +23,7 @@ pub(crate) enum Elements<'a> {
     Blocks(BlockFormat, &'a [u32]),
 }
 
-/// Fills `out` with elements from `at`, `stride` apart.
+/// Fills `out` with elements starting at `at`, `stride` apart.
 #[inline(always)]
 fn copy_run<S: Copy>(source: &[S], at: isize, stride: isize, out: &mut [u32], widen: impl Fn(S) -> u32) {
     match stride {
@@ -44,10 +44,10 @@ fn copy_run<S: Copy>(source: &[S], at: isize, stride: isize, out: &mut [u32], wi
     }
 }
 
-/// Columns that are turned at a time.
+/// Number of columns transposed at a time.
 const TURN: usize = 8;
 
-/// Fills rows of `columns` cells by columns, which start `stride` apart and lie together.
+/// Fills rows of `columns` cells from columns that are contiguous and start `stride` apart.
 #[inline(always)]
 fn copy_turned<S: Copy>(
     source: &[S],
@@ -61,7 +61,7 @@ fn copy_turned<S: Copy>(
     let source = |column: usize| &source[(at + column as isize * stride) as usize..][..rows];
     let whole = columns / TURN * TURN;
     for first in (0..whole).step_by(TURN) {
-        // A vector of every row at a time.
+        // Transposes a vector of every row at a time.
         let columns: [&[S]; TURN] = core::array::from_fn(|i| source(first + i));
         for (row, cells) in out.chunks_mut(out.len() / rows).enumerate() {
             for i in 0..TURN {
@@ -76,7 +76,7 @@ fn copy_turned<S: Copy>(
     }
 }
 
-/// Writes rows of `columns` cells by columns.
+/// Writes rows of `columns` cells to contiguous columns.
 #[inline(always)]
 fn store_turned<S>(
     target: &mut [S],
@@ -108,7 +108,7 @@ impl<'a> Elements<'a> {
         }
     }
 
-    /// Elements from position `at`, `stride` apart, as bits of the 32-bit type of their class.
+    /// Loads elements starting at `at`, `stride` apart, as bits of the 32-bit type of their class.
     pub(crate) fn load(self, at: isize, stride: isize, out: &mut [u32]) {
         if out.is_empty() {
             return;
@@ -132,7 +132,7 @@ impl<'a> Elements<'a> {
         }
     }
 
-    /// Rows of `columns` elements that lie together in their columns, which are `stride` apart.
+    /// Loads rows of `columns` elements whose columns are contiguous and start `stride` apart.
     pub(crate) fn load_turned(self, at: isize, stride: isize, columns: usize, out: &mut [u32]) {
         match self {
             Self::F32(s) => copy_turned(s, at, stride, columns, out, f32::to_bits),
@@ -158,7 +158,7 @@ impl<'a> Elements<'a> {
         out[0]
     }
 
-    /// One element that is a whole number.
+    /// One integer element.
     pub(crate) fn get_index(self, at: usize) -> i64 {
         match self {
             Self::U32(s) => i64::from(s[at]),
@@ -172,7 +172,7 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// Elements from position `at` on, whole blocks at a time where they are whole.
+/// Loads elements starting at `at`, in whole blocks where possible.
 fn load_blocks(format: BlockFormat, words: &[u32], at: usize, out: &mut [f32]) {
     let single = |at: usize, out: &mut [f32]| {
         for (i, out) in out.iter_mut().enumerate() {
@@ -191,7 +191,7 @@ fn load_blocks(format: BlockFormat, words: &[u32], at: usize, out: &mut [f32]) {
     single(at, blocks.into_remainder());
 }
 
-/// A memory being written, seen as elements.
+/// Writable memory viewed as elements.
 pub(crate) enum ElementsMut<'a> {
     F32(&'a mut [f32]),
     F16(&'a mut [f16]),
@@ -202,7 +202,7 @@ pub(crate) enum ElementsMut<'a> {
     Bool(&'a mut [u8]),
 }
 
-/// Writes values from `at`, `stride` apart.
+/// Writes values starting at `at`, `stride` apart.
 #[inline(always)]
 fn store_run<S>(target: &mut [S], at: isize, stride: isize, values: &[u32], narrow: impl Fn(u32) -> S) {
     if stride == 1 {
@@ -228,12 +228,12 @@ impl<'a> ElementsMut<'a> {
             DType::I8 => Self::I8(cast_slice_mut(words)),
             DType::U8 => Self::U8(cast_slice_mut(words)),
             DType::Bool => Self::Bool(cast_slice_mut(words)),
-            // Blocks are written by kernels that see the words.
+            // Blocks are written by kernels that access the words directly.
             DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => Self::U32(words),
         }
     }
 
-    /// For reading what is there.
+    /// A read-only view.
     pub(crate) fn view(&self) -> Elements<'_> {
         match self {
             Self::F32(s) => Elements::F32(s),
@@ -245,7 +245,7 @@ impl<'a> ElementsMut<'a> {
         }
     }
 
-    /// The words of some elements, if they are 32 bits wide; a kernel's result always is.
+    /// The words of some elements, if they are 32 bits wide. The result of a kernel always is.
     pub(crate) fn words(&mut self, range: core::ops::Range<usize>) -> &mut [u32] {
         match self {
             Self::F32(s) => cast_slice_mut(&mut s[range]),
@@ -255,7 +255,7 @@ impl<'a> ElementsMut<'a> {
         }
     }
 
-    /// Cut in two before element `at`.
+    /// Splits before element `at`.
     pub(crate) fn split_at(self, at: usize) -> (Self, Self) {
         macro_rules! split {
             ($($variant:ident),*) => {
@@ -270,7 +270,7 @@ impl<'a> ElementsMut<'a> {
         split!(F32, F16, I32, U32, I8, U8, Bool)
     }
 
-    /// Packs bits of the 32-bit type of the class.
+    /// Stores values given as bits of the 32-bit type of the class, converting them to the element type.
     pub(crate) fn store(&mut self, at: isize, stride: isize, values: &[u32]) {
         match self {
             Self::F16(s) if stride == 1 => {
@@ -285,7 +285,7 @@ impl<'a> ElementsMut<'a> {
             Self::Bool(s) => store_run(s, at, stride, values, |v| u8::from(v != 0)),
         }
     }
-    /// Packs rows of `columns` values whose columns lie together, `stride` apart.
+    /// Like [`Self::store`], for rows of `columns` values whose columns are contiguous and start `stride` apart.
     pub(crate) fn store_turned(&mut self, at: isize, stride: isize, columns: usize, values: &[u32]) {
         match self {
             Self::F32(s) => store_turned(s, at, stride, columns, values, f32::from_bits),
@@ -306,11 +306,11 @@ pub(crate) struct Input<'a> {
     pub layout: Layout,
 }
 
-/// Elements that one task widens at a time.
+/// Number of elements that one task widens at a time.
 const WIDEN: usize = 1 << 16;
 
 impl<'a> Input<'a> {
-    /// All elements in row-major order, borrowed where they already are `T`s in that order.
+    /// All elements in row-major order. Borrowed if they already are `T`s in that order.
     pub(crate) fn contiguous<T: Number>(&self, pool: &CpuPool) -> Cow<'a, [T]> {
         let n = self.layout.elements();
         let start = self.layout.offset;
@@ -345,12 +345,12 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Elements from row-major position `start` of a contiguous input.
+    /// Loads elements of a contiguous input starting at row-major position `start`.
     pub(crate) fn range<T: Number>(&self, start: usize, out: &mut [T]) {
         self.elements.load((self.layout.offset + start) as isize, 1, cast_slice_mut(out));
     }
 
-    /// Elements as `T` under a layout: the operand's own where no widening is needed, else a contiguous copy's.
+    /// Elements as `T` with a layout: the operand's own if no widening is needed, else that of a contiguous copy.
     pub(crate) fn strided<T: Number>(&self, pool: &CpuPool) -> (Cow<'a, [T]>, Layout) {
         if let Some(values) = T::borrow(self.elements) {
             return (Cow::Borrowed(values), self.layout.clone());

@@ -1,4 +1,4 @@
-//! What the CPU twins of the kernels share: threads, elements in memory, numbers, vectors, and work fused to a kernel.
+//! Code shared by the CPU twins: threads, typed memory, numbers, SIMD, and fused elementwise work.
 
 mod call;
 pub(crate) mod fused;

@@ -1,35 +1,35 @@
-//! The three types that everything is computed in.
+//! The three types used for all computations.
 
 use bytemuck::Pod;
 
 use crate::kernel::host::memory::Elements;
 
-/// A 32-bit number: wrapping if whole, and NaN wins every comparison if not.
+/// A 32-bit number. Integers wrap; for floats, NaN wins every comparison.
 pub(crate) trait Number: Pod + PartialOrd + PartialEq + core::fmt::Debug + Send + Sync {
     const ZERO: Self;
     const ONE: Self;
-    /// Below every other value.
+    /// Less than every other value.
     const LOWEST: Self;
-    /// Above every other value but NaN.
+    /// Greater than every other value except NaN.
     const HIGHEST: Self;
-    /// The slice itself, if the elements are of this very type.
+    /// Returns the slice itself if the elements have this type.
     fn borrow(elements: Elements<'_>) -> Option<&[Self]>;
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
     fn div_count(self, count: usize) -> Self;
     fn is_nan(self) -> bool;
-    /// The larger; NaN wins.
+    /// The larger number. NaN wins.
     #[inline(always)]
     fn larger(self, other: Self) -> Self {
         if self > other || self.is_nan() { self } else { other }
     }
-    /// The smaller; NaN wins.
+    /// The smaller number. NaN wins.
     #[inline(always)]
     fn smaller(self, other: Self) -> Self {
         if self < other || self.is_nan() { self } else { other }
     }
-    /// Bits that order as the values do, with both zeros equal and NaN on top.
+    /// Bits that sort like the values. Both zeros are equal and NaN is the largest.
     fn key(self) -> u32;
 }
 
@@ -68,7 +68,7 @@ impl Number for f32 {
         if self.is_nan() {
             return u32::MAX;
         }
-        // Adding 0 turns -0 into 0. Negative floats order backwards by their bits.
+        // Adding 0 turns -0 into 0. The bits of negative floats sort in reverse.
         let bits = (self + 0.0).to_bits();
         if bits >> 31 == 1 { !bits } else { bits | 0x8000_0000 }
     }
@@ -117,7 +117,7 @@ macro_rules! whole {
 whole!(i32, I32, |v: i32| v as u32 ^ 0x8000_0000);
 whole!(u32, U32, |v: u32| v);
 
-/// Runs a body with `$T` standing for the type of a class.
+/// Runs a body with `$T` bound to the type of a class.
 macro_rules! with_class {
     ($class:expr, $T:ident => $body:expr) => {
         match $class {

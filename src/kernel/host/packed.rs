@@ -1,7 +1,8 @@
-//! The words of a storage on the host, and sides of products packed from them.
+//! The words of a storage on the host, and matrices packed from them.
 //!
-//! Weights are multiplied frame after frame, so packing them once pays. Content that changes every frame is never packed here: what an op has written
-//! must be used twice, in one layout, between two writes; what the storage began with is packed at once.
+//! Weights are used in every frame, so packing them once pays. Content that changes every frame is not cached: content
+//! written by an op is packed only on its second use with the same layout between two writes. The initial content of a
+//! storage is packed on first use.
 
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
@@ -10,16 +11,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::figures::{Count, Counters};
 use crate::ir::Layout;
 
-/// Packed bytes that all storages of an app may keep together.
+/// Maximum number of packed bytes cached by all storages of an app.
 const LIMIT: u64 = 1 << 29;
-/// Layouts of one storage that are remembered.
+/// Maximum number of layouts remembered per storage.
 const LAYOUTS: usize = 64;
 
-/// Words that forget what was packed from them when they are written.
+/// Words whose packed copies are dropped when they are written.
 #[derive(Debug, Default)]
 pub(crate) struct HostWords {
     words: Vec<u32>,
-    /// Whether they are what the storage began with.
+    /// Whether they are still the initial content of the storage.
     initial: bool,
     packings: Mutex<Vec<Packing>>,
 }
@@ -27,22 +28,22 @@ pub(crate) struct HostWords {
 /// How floats are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// As a right side.
+    /// As the right-hand side of a product.
     Panels,
-    /// As a left side.
+    /// As the left-hand side of a product.
     Strips,
 }
 
-/// What is known about one layout.
+/// State of one layout.
 #[derive(Debug)]
 struct Packing {
     layout: Layout,
     form: Form,
-    /// None until the layout comes a second time.
+    /// `None` until the layout is used a second time.
     packed: Option<Arc<Packed>>,
 }
 
-/// Packed floats, counted while they live.
+/// Packed floats. They are counted while they exist.
 #[derive(Debug)]
 pub(crate) struct Packed {
     pub floats: Vec<f32>,
@@ -76,13 +77,13 @@ impl HostWords {
         Self { words: Vec::new(), initial: false, packings: Mutex::new(Vec::new()) }
     }
 
-    /// Gives a storage the content that it begins with.
+    /// Sets the initial content of a storage.
     pub(crate) fn begin(&mut self, words: Vec<u32>) {
         **self = words;
         self.initial = true;
     }
 
-    /// The floats of a layout, packed by `pack` if that is worth it and there is room for `floats` of them.
+    /// The floats of a layout, packed by `pack`, if this pays and there is room for `floats` of them.
     pub(crate) fn packed(
         &self,
         layout: &Layout,

@@ -1,17 +1,18 @@
-//! Buffers that threads keep, so that a steady frame does not allocate.
+//! Per-thread buffers that are reused, so that steady frames do not allocate.
 
 use core::cell::RefCell;
 
 use bytemuck::{Pod, cast_slice_mut};
 
-/// Buffers of more words go back to the system after use.
+/// Larger buffers, in words, are freed after use.
 const KEPT: usize = 1 << 22;
 
 thread_local! {
     static BUFFERS: RefCell<Vec<Vec<u32>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Lends `work` a buffer of `n` numbers of 32 bits with arbitrary contents. Loans may nest; each depth has its own buffer.
+/// Calls `work` with a buffer of `n` 32-bit numbers with arbitrary contents. Calls may be nested; each level has its
+/// own buffer.
 pub(crate) fn with_scratch<T: Pod, R>(n: usize, work: impl FnOnce(&mut [T]) -> R) -> R {
     let mut buffer = BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_default();
     if buffer.len() < n {

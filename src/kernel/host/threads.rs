@@ -1,4 +1,4 @@
-//! Threads for tensor work, apart from the engine's, so that no frame waits behind a chunk.
+//! Threads for tensor work. They are separate from the engine's, so that no frame waits for a chunk.
 
 use core::any::Any;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -12,24 +12,24 @@ use bevy::tasks::{TaskPool, TaskPoolBuilder, available_parallelism};
 
 use crate::figures::Counters;
 
-/// Elementary operations that make a task worth its start.
+/// Minimum number of elementary operations for which a task pays.
 pub(crate) const GRAIN: usize = 1 << 15;
 
-/// How long threads look for the next work before they sleep. Waking one takes about as long as a small step.
+/// How long threads spin for the next work before they sleep. Waking one takes about as long as a small step.
 const LINGER: Duration = Duration::from_micros(50);
 
-/// Pauses between two looks at a shared number.
+/// Number of spin hints between two reads of a shared counter.
 const PAUSES: usize = 32;
 
-/// The threads that steps share their work with.
+/// The threads that share the work of a step.
 ///
-/// A plan holds the locks of a step's storages while its chunks run here, so plans that may share storages must not themselves be tasks of
-/// this pool: a thread that waits for its chunks could pick up another plan.
+/// A plan holds the locks of a step's storages while its chunks run here. Plans that may share storages must therefore
+/// not be tasks of this pool themselves: a thread that waits for its chunks could pick up another plan.
 #[derive(Debug)]
 pub(crate) struct CpuPool {
-    /// None if the caller is the only thread.
+    /// `None` if the caller is the only thread.
     tasks: Option<TaskPool>,
-    /// How often work was handed out.
+    /// Number of times work was distributed.
     posts: Arc<AtomicUsize>,
     counters: Arc<Counters>,
 }
@@ -41,13 +41,13 @@ impl Default for CpuPool {
 }
 
 impl CpuPool {
-    /// So many threads in all: whoever calls lends a hand.
+    /// Creates a pool with this number of threads, including the caller, which takes part in the work.
     pub(crate) fn new(threads: usize) -> Self {
         let build = |n| TaskPoolBuilder::new().num_threads(n).thread_name("tensor".into()).build();
         Self { tasks: (threads > 1).then(|| build(threads - 1)), posts: Arc::default(), counters: Arc::default() }
     }
 
-    /// Counts what its work keeps there.
+    /// Counts cached memory in `counters`.
     pub(crate) fn with_counters(self, counters: Arc<Counters>) -> Self {
         Self { counters, ..self }
     }
@@ -60,8 +60,8 @@ impl CpuPool {
         1 + self.tasks.as_ref().map_or(0, TaskPool::thread_num)
     }
 
-    /// Runs `work` on every item and returns when all are done; on this thread alone if there is only one. Threads take the next item
-    /// when they are done with one, so a late thread costs little.
+    /// Runs `work` on every item and returns when all are done. A single item runs on the calling thread. Threads take
+    /// the next item when they finish one, so a late thread costs little.
     pub(crate) fn each<T: Send>(&self, items: impl IntoIterator<Item = T, IntoIter: Send>, work: impl Fn(T) + Sync) {
         let items = items.into_iter();
         let most = items.size_hint().1.unwrap_or(usize::MAX);
@@ -72,7 +72,7 @@ impl CpuPool {
         let queue = Mutex::new(items);
         let run = || {
             loop {
-                // In a statement of its own, so that the lock ends before the work begins.
+                // A separate statement, so that the lock is released before the work begins.
                 let item = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
                 let Some(item) = item else { break };
                 work(item);
@@ -92,8 +92,9 @@ impl CpuPool {
             }
             // A panic must not leave the scope while other threads still use what it borrows.
             own = catch_unwind(AssertUnwindSafe(run));
-            // All is handed out. The scope would sleep until the others are done; a short wait saves waking up again. A task that
-            // has not started is not waited for: the scope runs it here, and it finds nothing to do.
+            // All items have been taken. The scope would sleep until the other threads are done; a short spin avoids
+            // waking up again. A task that has not started is not waited for: the scope runs it here, and it finds
+            // nothing to do.
             let wait = Instant::now();
             while started.load(Ordering::Relaxed) > ended.load(Ordering::Acquire) && wait.elapsed() < LINGER * 2 {
                 pause();
@@ -104,8 +105,8 @@ impl CpuPool {
         }
     }
 
-    /// Runs `work` on consecutive parts of `out`, made of whole `unit`s, with the number of the part's first unit. `cost` is the
-    /// elementary operations of one unit.
+    /// Runs `work` on consecutive parts of `out` that consist of whole `unit`s, and passes the index of each part's
+    /// first unit. `cost` is the number of elementary operations of one unit.
     pub(crate) fn each_unit<T: Send>(
         &self,
         out: &mut [T],
@@ -121,18 +122,18 @@ impl CpuPool {
         self.each(out.chunks_mut(per * unit).enumerate(), |(i, part)| work(i * per, part));
     }
 
-    /// Into how many tasks work of so many elementary operations is best cut.
+    /// The number of tasks to split the given number of elementary operations into.
     pub(crate) fn parts(&self, operations: usize) -> usize {
         match self.threads() {
             1 => 1,
-            // Several to a thread, because threads do not all start at once.
+            // Several per thread, because threads do not all start at the same time.
             threads => (operations / GRAIN).clamp(1, threads * 4),
         }
     }
 }
 
-/// Keeps a thread of the pool from sleeping until the next work is handed out, or for a while. Not the thread that hands it out: that may
-/// find this while it waits for the others.
+/// Keeps a thread of the pool awake until the next work is distributed, or for a short time. It returns at once on the
+/// calling thread, which may pick up this task while it waits for the others.
 async fn linger(caller: ThreadId, post: usize, posts: Arc<AtomicUsize>) {
     let start = Instant::now();
     while current().id() != caller && posts.load(Ordering::Acquire) == post && start.elapsed() < LINGER {
@@ -144,7 +145,7 @@ fn pause() {
     (0..PAUSES).for_each(|_| core::hint::spin_loop());
 }
 
-/// Counts the end of a task, also by a panic.
+/// Counts the end of a task, even if it panics.
 struct CountOnDrop<'a>(&'a AtomicUsize);
 
 impl Drop for CountOnDrop<'_> {

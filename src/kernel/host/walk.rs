@@ -1,26 +1,26 @@
-//! Row-major walks over strided layouts without a division per element.
+//! Row-major iteration over strided layouts without a division per element.
 
 use smallvec::SmallVec;
 
 use crate::ir::Layout;
 
-/// A place in a strided layout that moves forward in row-major order.
+/// A position in a strided layout that advances in row-major order.
 #[derive(Clone)]
 pub(crate) struct Cursor {
-    /// Sizes and strides, with axes merged as far as they chain; at least one axis.
+    /// Sizes and strides, with axes merged where possible. At least one axis.
     axes: SmallVec<[(usize, isize); 6]>,
     index: SmallVec<[usize; 6]>,
     at: isize,
 }
 
 impl Cursor {
-    /// At the first element of the layout with these sizes and strides.
+    /// Starts at the first element of the layout with these sizes and strides.
     pub(crate) fn new(shape: &[usize], strides: &[isize], offset: isize) -> Self {
         let mut axes: SmallVec<[(usize, isize); 6]> = SmallVec::new();
         for (&n, &stride) in shape.iter().zip(strides) {
             match axes.last_mut() {
                 _ if n == 1 => {}
-                // An outer axis that steps over exactly one inner axis is the same axis.
+                // An outer axis whose stride spans exactly one inner axis is merged with it.
                 Some(outer) if outer.1 == stride * n as isize => *outer = (outer.0 * n, stride),
                 _ => axes.push((n, stride)),
             }
@@ -32,12 +32,12 @@ impl Cursor {
         Self { axes, index, at: offset }
     }
 
-    /// Over a whole layout.
+    /// Starts at the first element of a layout.
     pub(crate) fn of(layout: &Layout) -> Self {
         Self::new(&layout.shape, &layout.strides, layout.offset as isize)
     }
 
-    /// As [`Self::runs`], without moving.
+    /// Like [`Self::runs`], without advancing.
     pub(crate) fn peek(&self, count: usize, mut run: impl FnMut(isize, isize, core::ops::Range<usize>)) {
         match self.axes[..] {
             [(n, stride)] if self.index[0] + count <= n => run(self.at, stride, 0..count),
@@ -45,7 +45,8 @@ impl Cursor {
         }
     }
 
-    /// Gives the next `count` elements as runs: first position, stride, and where the run lies among the `count`.
+    /// Splits the next `count` elements into runs. Passes the first position, the stride, and the range of the run
+    /// within `count`.
     pub(crate) fn runs(&mut self, count: usize, mut run: impl FnMut(isize, isize, core::ops::Range<usize>)) {
         let last = self.axes.len() - 1;
         let (n, stride) = self.axes[last];

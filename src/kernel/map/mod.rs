@@ -1,4 +1,4 @@
-//! Any fused chain of elementwise ops.
+//! Fused chains of elementwise ops.
 
 pub(crate) mod cpu;
 pub(crate) mod wgsl;
@@ -17,12 +17,12 @@ use crate::kernel::spec::{Fusing, InputNames, KernelSpec, Need, Sizes, all_input
 use crate::kernel::split::{InParts, Levels, Part, PartOutput, two_ranges};
 use crate::kernel::{Caps, Launch, Step, Variants};
 
-/// Any fused chain of elementwise ops, copies, fills, casts and generators, over one iteration shape.
+/// A fused chain of elementwise ops, copies, fills, casts and generators over one iteration shape.
 ///
-/// Inputs and outputs are strided; their layouts all have the iteration shape ([`MapKernel::shape`]). An output may name the same
-/// storage as inputs only if every such input has the output's very layout and dtype, or touches none of its elements.
-/// Scalars: [`Expr::Scalar`](crate::ir::Expr) numbers index the step's scalar list. With `dynamic_out`, the last scalar (u32) times that stride is added to
-/// the (single) output's offset.
+/// Inputs and outputs are strided, and their layouts all have the iteration shape ([`MapKernel::shape`]). An output may
+/// use the same storage as an input only if both have the same layout and dtype, or share no elements. The numbers in
+/// [`Expr::Scalar`](crate::ir::Expr) are indices into the step's scalars. With `dynamic_out`, the last scalar (u32)
+/// times that stride is added to the offset of the only output.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MapKernel {
     /// The iteration space, with axes merged as far as all operands allow.
@@ -32,7 +32,7 @@ pub(crate) struct MapKernel {
 }
 
 impl MapKernel {
-    /// Additions and such for all elements.
+    /// Arithmetic operations for all elements.
     pub(crate) fn flops(&self) -> usize {
         self.shape.elements() * self.program.exprs.iter().map(|expr| expr.cost()).sum::<usize>()
     }
@@ -44,7 +44,7 @@ impl KernelSpec for MapKernel {
     }
 
     fn input_names(&self) -> InputNames {
-        // Maps name their operands by number.
+        // Maps refer to their operands by number.
         InputNames::new()
     }
 
@@ -53,7 +53,7 @@ impl KernelSpec for MapKernel {
     }
 
     fn fusing(&self) -> Fusing {
-        // Maps are what is fused to others; two of them become one by another way.
+        // Maps are fused into other kernels. Joining two maps is handled separately.
         Fusing::NONE
     }
 
@@ -74,7 +74,7 @@ impl KernelSpec for MapKernel {
     }
 
     fn halves(&self, step: &Step) -> Vec<[Part; 2]> {
-        // A store to a place that only the run knows may need all of its memory.
+        // A store whose position is only known at run time may need all of its memory.
         if self.dynamic_out.is_some() {
             return Vec::new();
         }
@@ -116,16 +116,17 @@ impl KernelSpec for MapKernel {
 
     fn run(&self, call: &mut CpuCall) -> Result<u32, RunError> {
         let places = call.take_places();
-        // A map has no value of a kernel to begin with.
+        // A map does not read a kernel's value.
         let none = MapSource::Elements(Elements::U32(&[]));
         run_map(self, (&call.step.inputs, call.inputs), none, places, call.scalars, call.pool);
         Ok(0)
     }
 }
 
-/// Rewrites layouts of one shape over the fewest axes that still walk all of them in the same order; gives the new shape.
+/// Rewrites layouts of one shape over as few axes as possible, preserving the order of all of them. Returns the new
+/// shape.
 pub(crate) fn merge_axes(shape: &Shape, layouts: &mut [&mut Layout]) -> Shape {
-    // Each entry: size, and the stride of every layout.
+    // Each entry: the size, and the stride in every layout.
     let mut axes: Vec<(usize, SmallVec<[isize; 4]>)> = Vec::new();
     for (i, &n) in shape.iter().enumerate() {
         if n == 1 {

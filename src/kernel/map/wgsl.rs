@@ -1,8 +1,9 @@
-//! Fused elementwise kernels. There is no `map.wgsl`: the text is generated from the program and from how each operand is addressed.
+//! Fused elementwise kernels on the GPU. There is no `map.wgsl`: the text is generated from the program and the
+//! addressing of each operand.
 //!
-//! A thread computes [`LANES`] consecutive elements, so that it owns whole words of narrow outputs. In *quad* form those elements always exist
-//! and lie in one row: indices are found once for all, and aligned operands move as `vec4`s or whole words. Otherwise each lane is guarded and
-//! finds its own.
+//! A thread computes [`LANES`] consecutive elements, so that it owns whole words of narrow outputs. In *quad* form,
+//! those elements always exist and lie in one row: indices are computed once for all, and aligned operands are accessed
+//! as `vec4`s or whole words. Otherwise each lane is guarded and computes its own index.
 
 use core::fmt::Write;
 
@@ -14,48 +15,48 @@ use crate::kernel::wgsl::scalar::Library;
 use crate::kernel::wgsl::{access, convert, declare, grid, scalar, shared_type, unpack};
 use crate::kernel::{Binding, Caps, Launch, MapKernel, Params, Step, Variant, Variants, choose, wgsl_type};
 
-/// Elements per thread: as many as the narrowest type has in a word.
+/// Elements per thread: as many as fit a word in the narrowest type.
 const LANES: usize = 4;
-/// Threads per workgroup, unless another form was chosen.
+/// Threads per workgroup, unless another variant is chosen.
 const WORKGROUP: u16 = 64;
 
-/// How the position of an element follows from its number.
+/// How the position of an element is computed from its index.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Addressing {
     /// `offset + i`.
     Flat,
     /// Always `offset`.
     Same,
-    /// By coordinates.
+    /// Computed from coordinates.
     Strided,
 }
 
-/// An operand and how the text reaches it.
+/// An operand and how the shader accesses it.
 struct Place<'a> {
     /// `in0`, `out1`, …
     name: String,
     operand: &'a Operand,
     addressing: Addressing,
-    /// Number of its binding; `None` for positions, which need no memory.
+    /// Number of its binding, or `None` for positions, which need no memory.
     binding: Option<usize>,
-    /// Elements of a thread are neighbours, the first at a multiple of this (at most [`LANES`]); 0 if they are not neighbours.
+    /// If the elements of a thread are contiguous: the alignment of the first one (at most [`LANES`]). Otherwise 0.
     aligned: usize,
-    /// The output that `dynamic_out` moves.
+    /// Whether this is the output that `dynamic_out` moves.
     dynamic: bool,
 }
 
-/// A buffer and what it is declared as.
+/// A buffer and its declaration.
 struct Buffer {
     source: Source,
     written: bool,
     ty: &'static str,
     /// Declared as quads.
     quads: Option<Quad>,
-    /// Declared as atomic words: lanes of different threads may write into one word.
+    /// Declared as atomic words, because lanes of different threads may write to the same word.
     atomic: bool,
 }
 
-/// The forms of maps on this device, the default first.
+/// The variants of maps on this device, the default first.
 pub(crate) fn variants(caps: &Caps) -> Variants {
     let wide = caps.software && caps.wide;
     let form = |threads, wide| Variant::Map { threads, wide };
@@ -102,19 +103,19 @@ pub(crate) fn lower(step: &Step, kernel: &MapKernel, caps: &Caps) -> Option<Laun
     })
 }
 
-/// A map on its way to a text.
+/// A map while its text is generated.
 struct Map<'a> {
     step: &'a Step,
     inputs: Vec<Place<'a>>,
     outputs: Vec<Place<'a>>,
     buffers: SmallVec<[Buffer; 4]>,
     params: Params,
-    /// All lanes of all threads exist and the lanes of a thread lie in one row.
+    /// Whether all lanes of all threads exist and the lanes of a thread lie in one row.
     quad: bool,
     rank: usize,
-    /// Of a workgroup.
+    /// Threads per workgroup.
     threads: usize,
-    /// Whether parts of the text are a user's that is not trusted.
+    /// Whether the text contains custom code that is not trusted.
     checked: bool,
 }
 
@@ -158,7 +159,7 @@ impl<'a> Map<'a> {
         map
     }
 
-    /// Decides which buffers are declared as quads, which as atomics.
+    /// Decides which buffers are declared as quads and which as atomics.
     fn choose_declarations(&mut self, count: usize, caps: &Caps) {
         for (i, buffer) in self.buffers.iter_mut().enumerate() {
             let places = || self.inputs.iter().chain(&self.outputs).filter(|p| p.binding == Some(i));
@@ -168,7 +169,7 @@ impl<'a> Map<'a> {
             };
             buffer.quads =
                 (self.quad && places().all(wide)).then(|| Quad::of(caps, DType::F32, buffer.written)).flatten();
-            // Outputs that share a word with another output need atomics too; only an unaligned end can be shared.
+            // Outputs that share a word with another output need atomics too. Only an unaligned end can be shared.
             let mut narrow = self.outputs.iter().filter(|p| p.binding == Some(i) && p.operand.dtype.per_word() > 1);
             let several = self.outputs.iter().filter(|p| p.binding == Some(i)).count() > 1;
             buffer.atomic =
@@ -176,7 +177,7 @@ impl<'a> Map<'a> {
         }
     }
 
-    /// The whole text but for the parameter block, which it completes.
+    /// Generates the text and fills in the parameters.
     fn text(&mut self, kernel: &MapKernel) -> String {
         let mut library = Library::default();
         self.params.size("count", kernel.shape.elements());
@@ -240,13 +241,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         self.places().any(|p| p.addressing == Addressing::Strided)
     }
 
-    /// `load_in0(i)`: the element at position `i` of its binding, in its class's type.
+    /// `load_in0(i)`: the element at position `i` of its binding, in the type of its class.
     fn load_function(&self, text: &mut String, place: &Place) {
         let class = wgsl_type(place.operand.dtype.class());
         let dtype = place.operand.dtype;
         let value = match place.buffer(&self.buffers) {
             None => "bitcast<i32>(i)".to_owned(),
-            // Quads are loaded whole.
+            // Quads are loaded directly.
             Some((_, buffer)) if buffer.quads.is_some() => return,
             Some((b, buffer)) if dtype.is_quantized() => {
                 crate::kernel::wgsl::load(&format!("b{b}"), buffer.ty, dtype, "i")
@@ -259,8 +260,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         let _ = writeln!(text, "fn load_{}(i: u32) -> {class} {{ return {value}; }}", place.name);
     }
 
-    /// How the output is written: `store_out0(i, value)` for one element, or for packed ones `store_out0(word, value, lanes)`, which leaves
-    /// alone what lies beyond the last lane. A place that moves with a scalar is checked against the end of the buffer.
+    /// Generates `store_out0(i, value)` for one element or, for packed elements, `store_out0(word, value, lanes)`,
+    /// which preserves elements after the last lane. If a scalar moves the output, the position is checked against the
+    /// end of the buffer.
     fn store_function(&self, text: &mut String, place: &Place, library: &mut Library) {
         let Some((b, buffer)) = place.buffer(&self.buffers) else { return };
         let dtype = place.operand.dtype;
@@ -324,7 +326,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         };
     }
 
-    /// `strided(i)`: the positions of element number `i` in all strided operands, its coordinates found once.
+    /// `strided(i)`: the positions of element `i` in all strided operands, with shared coordinates.
     fn strided_function(&self, text: &mut String) {
         let strided: Vec<_> = self.places().filter(|p| p.addressing == Addressing::Strided).collect();
         if strided.is_empty() {
@@ -386,7 +388,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         text
     }
 
-    /// The four elements of an input, or the one that all lanes share.
+    /// The four elements of an input, or the one shared by all lanes.
     fn quad_load(&self, place: &Place) -> String {
         let (name, dtype) = (&place.name, place.operand.dtype);
         let at = format!("{name}_at");
@@ -414,7 +416,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         format!("vec4<{}>({})", wgsl_type(place.operand.dtype.class()), lanes.join(", "))
     }
 
-    /// The distance of neighbouring lanes.
+    /// The distance between neighbouring lanes.
     fn step_of(&self, place: &Place) -> String {
         match place.addressing {
             Addressing::Flat => "1u".to_owned(),
@@ -447,7 +449,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         }
     }
 
-    /// The body of a thread that looks at each lane on its own.
+    /// The body of a thread that handles each lane separately.
     fn lane_body(&self, used: &[bool]) -> String {
         let mut text = String::new();
         let packed = |p: &&Place| {
@@ -501,12 +503,12 @@ impl Place<'_> {
         self.binding.and_then(|i| buffers.get(i).map(|b| (i, b)))
     }
 
-    /// Whether a thread's elements fill whole words.
+    /// Whether the elements of a thread fill whole words.
     fn packed(&self) -> bool {
         self.aligned >= self.operand.dtype.per_word()
     }
 
-    /// Offset and strides. Strides are words that wrap, which makes negative ones come out right.
+    /// Adds offset and strides. They are wrapping words, so negative strides work too.
     fn parameters(&self, params: &mut Params) {
         let layout = &self.operand.layout;
         params.size(&format!("{}_offset", self.name), layout.offset);
@@ -534,13 +536,13 @@ impl Buffer {
         }
     }
 
-    /// The expression that reads an element of the array number `b`.
+    /// The expression that reads an element of array `b`.
     fn read(&self, b: usize, index: &str) -> String {
         if self.atomic { format!("atomicLoad(&b{b}[{index}])") } else { format!("b{b}[{index}]") }
     }
 }
 
-/// See [`Place::aligned`]. `dynamic` is the stride by which a scalar moves the place.
+/// See [`Place::aligned`]. `dynamic` is the stride by which a scalar moves the position.
 fn alignment(operand: &Operand, addressing: Addressing, quad: bool, dynamic: isize) -> usize {
     let layout = &operand.layout;
     let rank = layout.rank();
@@ -550,7 +552,7 @@ fn alignment(operand: &Operand, addressing: Addressing, quad: bool, dynamic: isi
         _ => return 0,
     };
     let steps = outer.iter().copied().chain([dynamic, layout.offset as isize]);
-    // The lowest set bit of a number is the largest power of two it is a multiple of.
+    // The lowest set bit of a number is the largest power of two that divides it.
     let low_bits = steps.fold(LANES, |bits, step| bits | step as usize);
     low_bits & low_bits.wrapping_neg()
 }

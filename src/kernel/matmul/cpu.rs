@@ -1,5 +1,5 @@
-//! Matrix multiplication. Floats are multiplied in panels (see [`super::gemm`]), which weights keep; a single row or column is a sum at the
-//! speed of memory; whole numbers and squared differences go through loops over packed columns.
+//! Matrix multiplication. Floats are multiplied in panels (see [`super::gemm`]), which weights keep; a single row or
+//! column is a sum at the speed of memory; whole numbers and squared differences go through loops over packed columns.
 
 use bytemuck::cast_slice_mut;
 use smallvec::SmallVec;

@@ -1,7 +1,8 @@
-//! Products of float matrices. The right side is packed into panels of a few columns, the left side into strips of a few rows; a strip
-//! times a panel stays in registers.
+//! Products of float matrices. The right side is packed into panels of a few columns, the left side into strips of a
+//! few rows; a strip times a panel stays in registers.
 //!
-//! Every element is summed over `k` in the same order however the work is cut, so results do not depend on the number of threads.
+//! Every element is summed over `k` in the same order however the work is cut, so results do not depend on the number
+//! of threads.
 
 use pulp::{Simd, WithSimd};
 
@@ -292,7 +293,8 @@ fn put<S: Simd, const M: usize, const V: usize>(
     }
 }
 
-/// `out = a · b`, or `out += a · b`, on this thread, of `b` in panels. `out` is row-major, `stride` from row to row, at least `n`.
+/// `out = a · b`, or `out += a · b`, on this thread, of `b` in panels. `out` is row-major, `stride` from row to row, at
+/// least `n`.
 pub(crate) fn multiply<'a>(
     [m, n, k]: [usize; 3],
     out: &mut [f32],

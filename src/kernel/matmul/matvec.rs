@@ -1,4 +1,5 @@
-//! Products of a vector and a matrix: every element of the matrix is used once, so it is read where it lies, at the speed of memory.
+//! Products of a vector and a matrix: every element of the matrix is used once, so it is read where it lies, at the
+//! speed of memory.
 
 use bytemuck::cast_slice_mut;
 

@@ -21,8 +21,8 @@ use crate::kernel::{Caps, Launch, Step, Variants};
 /// Terms of a product's sums that one worker should add up.
 const LONGEST_SUM: usize = 1 << 15;
 
-/// `out[b, i, j] = Σₖ a[b, i, k] · b[b, k, j]`. Inputs are strided, with layouts `[batch…, m, k]` and `[batch…, k, n]` of one rank; the batch
-/// axes are merged as far as possible. `class` is that of both inputs and the output.
+/// `out[b, i, j] = Σₖ a[b, i, k] · b[b, k, j]`. Inputs are strided, with layouts `[batch…, m, k]` and `[batch…, k, n]`
+/// of one rank; the batch axes are merged as far as possible. `class` is that of both inputs and the output.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MatMulKernel {
     pub inner: InnerOp,

@@ -1,9 +1,10 @@
-//! Matrix products in registers alone, for software adapters: no workgroup memory, no barrier. The text is spelled out, as drivers keep only
-//! variables that are never indexed in registers.
+//! Matrix products in registers alone, for software adapters: no workgroup memory, no barrier. The text is spelled out,
+//! as drivers keep only variables that are never indexed in registers.
 //!
-//! A workgroup is one subgroup, or as many threads as one would have. A lane makes four neighbouring columns (or several such quads) of all
-//! the tile's rows. What costs is loads, lane by lane; so every element of the tile's rows and columns is loaded once by one lane, four at a time
-//! where four neighbours of k or of the columns lie side by side, and lanes get what others loaded by broadcast.
+//! A workgroup is one subgroup, or as many threads as one would have. A lane makes four neighbouring columns (or
+//! several such quads) of all the tile's rows. What costs is loads, lane by lane; so every element of the tile's rows
+//! and columns is loaded once by one lane, four at a time where four neighbours of k or of the columns lie side by
+//! side, and lanes get what others loaded by broadcast.
 //!
 //! | rows | columns | tile | the lanes load, of the rows |
 //! |---|---|---|---|
@@ -230,8 +231,8 @@ fn combine(text: &mut String, tile: &Tile, row: usize, a: &str, b: impl Fn(usize
     text.push_str("        }\n");
 }
 
-/// Writes the results in a loop that picks the variable: what a plan joins to the stores is in the text once, not once for every variable,
-/// which drivers take seconds to compile.
+/// Writes the results in a loop that picks the variable: what a plan joins to the stores is in the text once, not once
+/// for every variable, which drivers take seconds to compile.
 fn store(text: &mut String, tile: &Tile) {
     let count = tile.rows * tile.quads;
     let _ =

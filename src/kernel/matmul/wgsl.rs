@@ -90,8 +90,8 @@ pub(crate) fn variants(kernel: &MatMulKernel, caps: &Caps) -> Variants {
     first.into_iter().chain(second).collect()
 }
 
-/// A product as kernels see it: lines of the left operand by lines of the right one. Rows of `a` are left, columns of `b` right, or,
-/// swapped, the other way about.
+/// A product as kernels see it: lines of the left operand by lines of the right one. Rows of `a` are left, columns of
+/// `b` right, or, swapped, the other way about.
 pub(crate) struct Product<'a> {
     kernel: &'a MatMulKernel,
     pub left: Side,
@@ -154,8 +154,9 @@ impl<'a> Product<'a> {
         Some(Self { kernel, left, right, batches: kernel.batch.iter().product(), swapped })
     }
 
-    /// Sizes and strides, which are words that wrap, so negative ones come out right; and the functions `left(i)`, `right(i)`, `left4(i)`,
-    /// `right4(i)` and `sides_offset(batch)`, where the matrices of a batch begin, offsets included.
+    /// Sizes and strides, which are words that wrap, so negative ones come out right; and the functions `left(i)`,
+    /// `right(i)`, `left4(i)`, `right4(i)` and `sides_offset(batch)`, where the matrices of a batch begin, offsets
+    /// included.
     pub(crate) fn params(&self, builder: &mut Builder) {
         let n = self.kernel.n;
         let [y_left, y_right] = if self.swapped { [1, n] } else { [n, 1] };

@@ -1,6 +1,6 @@
-//! Matrix products with quantised weights. Very few rows are multiplied with the quants directly. For some, a few rows of the weights at a time are widened
-//! and stay in the nearest cache while all rows are multiplied with them; for many, strips of the weights are widened into a buffer that fits the
-//! second-level cache and go to `gemm`.
+//! Matrix products with quantised weights. Very few rows are multiplied with the quants directly. For some, a few rows
+//! of the weights at a time are widened and stay in the nearest cache while all rows are multiplied with them; for
+//! many, strips of the weights are widened into a buffer that fits the second-level cache and go to `gemm`.
 
 use std::borrow::Cow;
 

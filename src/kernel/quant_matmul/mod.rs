@@ -15,8 +15,8 @@ use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, a
 use crate::kernel::split::{InParts, Levels, Part, columns, part, sliced, two_ranges};
 use crate::kernel::{Caps, Launch, Step, Variants};
 
-/// `out[i, j] = Σₖ x[i, k] · weight[j, k]` in `f32`, for `x [m, k]` of floats and `weight [n, k]` of a quantised type, or of `i8` that begins at a
-/// word, with `k` a multiple of 4 and without a scale.
+/// `out[i, j] = Σₖ x[i, k] · weight[j, k]` in `f32`, for `x [m, k]` of floats and `weight [n, k]` of a quantised type,
+/// or of `i8` that begins at a word, with `k` a multiple of 4 and without a scale.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct QuantMatMulKernel {
     pub weight: DType,

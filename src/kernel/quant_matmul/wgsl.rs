@@ -1,5 +1,6 @@
-//! Matrix products with quantised weights, in four forms: few rows, by threads that share a column or by lanes that share `x`; tiles in workgroup
-//! memory for GPUs; tiles in registers alone for software adapters. All dequantise the words they load and sum in `f32`.
+//! Matrix products with quantised weights, in four forms: few rows, by threads that share a column or by lanes that
+//! share `x`; tiles in workgroup memory for GPUs; tiles in registers alone for software adapters. All dequantise the
+//! words they load and sum in `f32`.
 
 use core::fmt::Write;
 
@@ -51,8 +52,9 @@ pub(crate) fn lower(step: &Step, kernel: &QuantMatMulKernel, caps: &Caps) -> Opt
     })
 }
 
-/// Constants, and: `quants(block)`, the word where the quants of a block begin; `scale(block)`, its scale; `quad0(word)` and `quad1(word)`, the four
-/// elements that a word has of the block's first half (or of all of it) and of the second.
+/// Constants, and: `quants(block)`, the word where the quants of a block begin; `scale(block)`, its scale;
+/// `quad0(word)` and `quad1(word)`, the four elements that a word has of the block's first half (or of all of it) and
+/// of the second.
 fn weight_code(builder: &mut Builder, kernel: &QuantMatMulKernel, words: Words) {
     builder.constant("BLOCK", words.block as u32).constant("WORDS", words.words as u32);
     builder.constant("QUADS", words.quads as u32);
@@ -95,8 +97,9 @@ fn few(mut builder: Builder, kernel: &QuantMatMulKernel, caps: &Caps) -> Launch 
     builder.finish(body, grid(kernel.n.div_ceil(columns as usize), caps))
 }
 
-/// Few rows on a software adapter: a workgroup is one subgroup, each lane has four columns and goes through their words four at a time. The
-/// numbers of `x` that belong to them are loaded by all lanes together, and each gets the others' from its neighbours.
+/// Few rows on a software adapter: a workgroup is one subgroup, each lane has four columns and goes through their words
+/// four at a time. The numbers of `x` that belong to them are loaded by all lanes together, and each gets the others'
+/// from its neighbours.
 fn lanes(builder: Builder, kernel: &QuantMatMulKernel, words: Words, lanes: usize, caps: &Caps) -> Launch {
     let (rows, columns) = (kernel.m, 4);
     let width = columns * lanes;
@@ -119,7 +122,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
             let _ = writeln!(text, "    var acc{c}_{row} = 0.0;");
         }
     }
-    // Four words of every column, from word `w` of what begins at `start` in the weights and at `k` in `x`, into these sums.
+    // Four words of every column, from word `w` of what begins at `start` in the weights and at `k` in `x`, into these
+    // sums.
     let chunk = |sums: &str| {
         let mut text = String::from("            let at = params.x_offset + k + w * 4u + lane;\n");
         let each = || (0..rows).flat_map(|row| (0..words.quads).map(move |quad| (row, quad)));
@@ -190,8 +194,9 @@ fn quad_x(i: u32) -> vec4<f32> { return vec4<f32>(load_x(i), load_x(i + 1u), loa
     builder.finish(&text, grid(kernel.n.div_ceil(width), caps))
 }
 
-/// Tiles in registers, without workgroup memory, as for products of floats: every lane has four columns of all the tile's rows, of which it
-/// dequantises a word each at a time; with subgroups of a known size it loads an equal share of the tile's column of `x`.
+/// Tiles in registers, without workgroup memory, as for products of floats: every lane has four columns of all the
+/// tile's rows, of which it dequantises a word each at a time; with subgroups of a known size it loads an equal share
+/// of the tile's column of `x`.
 fn registers(
     mut builder: Builder,
     kernel: &QuantMatMulKernel,

@@ -10,8 +10,8 @@ use crate::kernel::host::scratch::with_scratch;
 use crate::kernel::host::simd::vectorised;
 use crate::kernel::host::{CpuPool, GRAIN};
 
-/// Elements summed in plain 32-bit lanes before the lanes are brought together. Also what makes partial results independent of the
-/// number of threads.
+/// Elements summed in plain 32-bit lanes before the lanes are brought together. Also what makes partial results
+/// independent of the number of threads.
 const BLOCK: usize = 1024;
 /// Independent sums, so that they fit vectors and do not wait for each other.
 const LANES: usize = 32;
@@ -133,8 +133,8 @@ fn columns<T: Number>(kind: ReduceKind, x: &[T], inner: usize, start: usize, blo
     }
 }
 
-/// Whether `new` replaces `best`, met earlier: NaN is better than any number, and only `last` lets an equal one in. Without branches, so that
-/// loops over it become vector code.
+/// Whether `new` replaces `best`, met earlier: NaN is better than any number, and only `last` lets an equal one in.
+/// Without branches, so that loops over it become vector code.
 #[inline(always)]
 fn better<T: Number>(new: T, best: T, largest: bool, last: bool) -> bool {
     let beats = (largest & (new > best)) | (!largest & (new < best)) | (last & (new == best));
@@ -263,7 +263,8 @@ fn long_row<T: Sum>(kind: ReduceKind, x: &[T], out: &mut [u32], pool: &CpuPool) 
     out.copy_from_slice(cast_slice(&[result]));
 }
 
-/// Cuts a part of `[outer, inner]` that starts at element `first` into pieces of single outer indices: outer index, first column, piece.
+/// Cuts a part of `[outer, inner]` that starts at element `first` into pieces of single outer indices: outer index,
+/// first column, piece.
 pub(crate) fn spans<T>(first: usize, out: &mut [T], inner: usize, mut work: impl FnMut(usize, usize, &mut [T])) {
     let (mut at, mut rest) = (first, out);
     while !rest.is_empty() {

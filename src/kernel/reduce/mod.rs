@@ -17,8 +17,8 @@ use crate::kernel::{Caps, Launch, Step, Variants};
 /// Elements that a reduction should find in one go: more are worth several workers, whatever their number.
 pub(crate) const LONGEST_ROW: usize = 1 << 17;
 
-/// Input `[outer, n, inner]` → output `[outer, inner]`. `n` is at least 1. Output dtype: the input's 32-bit type, `i32` for positions.
-/// `Mean` is for floats only.
+/// Input `[outer, n, inner]` → output `[outer, inner]`. `n` is at least 1. Output dtype: the input's 32-bit type, `i32`
+/// for positions. `Mean` is for floats only.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ReduceKernel {
     pub kind: ReduceKind,
@@ -90,8 +90,8 @@ impl KernelSpec for ReduceKernel {
     }
 
     fn levels(&self) -> Option<Levels> {
-        // Rows that are few, and so long that more than one worker should reduce each: equal parts of every row, then what these gave. Not for positions,
-        // nor for lengths that do not divide.
+        // Rows that are few, and so long that more than one worker should reduce each: equal parts of every row, then
+        // what these gave. Not for positions, nor for lengths that do not divide.
         const FEW: usize = 64;
         const LONG: usize = 1 << 16;
         const PARTS: RangeInclusive<usize> = 16..=1024;

@@ -5,7 +5,8 @@ use crate::kernel::wgsl::rows::Rows;
 use crate::kernel::wgsl::{Builder, grid, rows};
 use crate::kernel::{Caps, Launch, ReduceKernel, Step, Variant, Variants, choose, wgsl_type};
 
-/// The launch of a reduction. Columns that lie side by side are taken by quads, rows and what else there is as all kernels take [`Rows`].
+/// The launch of a reduction. Columns that lie side by side are taken by quads, rows and what else there is as all
+/// kernels take [`Rows`].
 pub(crate) fn lower(step: &Step, kernel: &ReduceKernel, caps: &Caps) -> Option<Launch> {
     let ReduceKernel { kind, class, outer, n, inner } = *kernel;
     let rows = Rows { rows: outer * inner, n, inner, fields: fields(kind) };
@@ -42,14 +43,16 @@ pub(crate) fn variants(kernel: &ReduceKernel, caps: &Caps) -> Variants {
 
 /// Who works on quads of columns.
 enum Columns {
-    /// A thread on so many quads: where there are enough of them, or on software adapters, where a vector of the CPU has several threads.
+    /// A thread on so many quads: where there are enough of them, or on software adapters, where a vector of the CPU
+    /// has several threads.
     Thread(usize),
     /// Several threads on a quad, each with a slice of the rows.
     Workgroup,
 }
 
 impl Columns {
-    /// The forms that take columns by quads, the default first; none if there are none, or so few that too many lanes would be idle.
+    /// The forms that take columns by quads, the default first; none if there are none, or so few that too many lanes
+    /// would be idle.
     fn variants(rows: &Rows, caps: &Caps) -> Variants {
         let quads = rows.rows / 4;
         let bytes = 256 * 16 * rows.fields.len().max(1) as u32;
@@ -102,8 +105,8 @@ impl Columns {
     }
 }
 
-/// The entry point of threads that have `each` quads of columns, neighbouring threads neighbouring ones. Spelled out, as drivers keep only
-/// variables that are never indexed in registers.
+/// The entry point of threads that have `each` quads of columns, neighbouring threads neighbouring ones. Spelled out,
+/// as drivers keep only variables that are never indexed in registers.
 fn columns_thread(each: usize, threads: usize) -> String {
     let each_quad = |line: &dyn Fn(usize) -> String| (0..each).map(line).collect::<String>();
     let starts = each_quad(&|i| {
@@ -171,7 +174,8 @@ fn result(s: S) -> T {{ return {result}; }}"
     ));
 }
 
-/// `beats(a, b)`: whether `a` is the better of two elements, as `better` (`<` or `>`) compares them. A NaN beats every number.
+/// `beats(a, b)`: whether `a` is the better of two elements, as `better` (`<` or `>`) compares them. A NaN beats every
+/// number.
 pub(crate) fn beats_code(builder: &mut Builder, better: &str, class: Class) {
     let result = match class {
         Class::Float => format!("!is_nan(b) & (is_nan(a) | (a {better} b))"),

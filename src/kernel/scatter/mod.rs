@@ -10,7 +10,8 @@ use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, a
 use crate::kernel::split::{InParts, Levels, Part};
 use crate::kernel::{Caps, Launch, Step, Variants};
 
-/// The output is `data` with `updates[p]` combined in at `p with axis := index[p]`, in order of `p`. Shapes of `indices` and `updates` are equal.
+/// The output is `data` with `updates[p]` combined in at `p with axis := index[p]`, in order of `p`. Shapes of
+/// `indices` and `updates` are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ScatterElementsKernel {
     pub class: Class,

@@ -1,5 +1,5 @@
-//! Block-quantised elements in WGSL: where they are and what they mean, in step with `tensor/blocks.rs`; and the kernels that make and move
-//! blocks.
+//! Block-quantised elements in WGSL: where they are and what they mean, in step with `tensor/blocks.rs`; and the
+//! kernels that make and move blocks.
 
 use super::{Builder, convert};
 use crate::ir::{BlockFormat, DType};
@@ -19,8 +19,9 @@ pub(crate) fn functions(dtypes: impl Iterator<Item = DType>) -> String {
     text
 }
 
-/// `q_quants(block)`: the word where the quants of a block begin. `q_scales(block)`: the word with its scale and its neighbour's.
-/// `q_scale(word, block)`: the scale. `q_word(i)`: the word that has element `i`. `q_value(word, scales, i)`: element `i`.
+/// `q_quants(block)`: the word where the quants of a block begin. `q_scales(block)`: the word with its scale and its
+/// neighbour's. `q_scale(word, block)`: the scale. `q_word(i)`: the word that has element `i`. `q_value(word, scales,
+/// i)`: element `i`.
 fn functions_of(q: &str, format: BlockFormat) -> String {
     let (elements, words, group) = (format.elements, format.words(), format.group_words());
     // Elements that one bit position of the block's bytes holds in a row.

@@ -1,4 +1,5 @@
-//! Elementwise work inside other kernels: what is done to a value before `store_y` writes it, and what `load_x` computes instead of reading.
+//! Elementwise work inside other kernels: what is done to a value before `store_y` writes it, and what `load_x`
+//! computes instead of reading.
 
 use core::fmt::Write;
 
@@ -16,8 +17,9 @@ pub(crate) struct Named<'a> {
     pub wanted: Option<bool>,
 }
 
-/// Every operand of a step: inputs by their kernel's names, results `y`, `y1x`, …, and those of fused work: `e1x`, … (a kernel's own value,
-/// number 0, is nowhere) and `p0x`, …. `quads` are those that the kernel moves by four, as in `Builder::with_quads`.
+/// Every operand of a step: inputs by their kernel's names, results `y`, `y1x`, …, and those of fused work: `e1x`, … (a
+/// kernel's own value, number 0, is nowhere) and `p0x`, …. `quads` are those that the kernel moves by four, as in
+/// `Builder::with_quads`.
 pub(crate) fn named_operands<'a>(step: &'a Step, quads: &[(&str, bool)]) -> Vec<Named<'a>> {
     let wanted = |name: &str| quads.iter().find(|quad| quad.0 == name).map(|quad| quad.1);
     let fours = |fused: &Option<Fused>, name: &str| match fused {
@@ -58,7 +60,8 @@ fn operand_name(prefix: &str, i: usize) -> String {
     format!("{prefix}{i}x")
 }
 
-/// Whether four neighbours lie side by side in an operand, from a multiple of four on, if they are from a multiple of four on in the walk.
+/// Whether four neighbours lie side by side in an operand, from a multiple of four on, if they are from a multiple of
+/// four on in the walk.
 fn aligned(layout: &Layout) -> bool {
     let unit = layout.is_contiguous() || layout.strides.last() == Some(&1);
     let outer = layout.strides.len().saturating_sub(1);
@@ -66,7 +69,8 @@ fn aligned(layout: &Layout) -> bool {
     unit && layout.offset.is_multiple_of(4) && (layout.is_contiguous() || steps)
 }
 
-/// Whether fused work is done on four neighbours at a time, which `wanted` says begin at multiples of four: no four may span two rows.
+/// Whether fused work is done on four neighbours at a time, which `wanted` says begin at multiples of four: no four may
+/// span two rows.
 fn goes_by_fours(fused: &Fused, wanted: Option<bool>) -> bool {
     let shape = &fused.map.shape;
     let whole = shape.rank() < 2 || shape[shape.rank() - 1].is_multiple_of(4);
@@ -170,7 +174,8 @@ impl<'a> Call<'a> {
         format!("{}({})", self.name, self.arguments.iter().map(argument).collect::<Vec<_>>().join(", "))
     }
 
-    /// Lines that call it for the four elements from `i` on, where the kernel has the vector `v`, and put the results into `r0` to `r3`.
+    /// Lines that call it for the four elements from `i` on, where the kernel has the vector `v`, and put the results
+    /// into `r0` to `r3`.
     fn four(&self) -> String {
         let mut text = self.positions.clone();
         for argument in &self.arguments {
@@ -216,8 +221,8 @@ fn step_of(name: &str, layout: &Layout) -> Apart {
     }
 }
 
-/// `store_y(i, v)`, by way of the epilogue if there is one, and `store_y4(i, v)` if the kernel stores by `fours`, which tells whether they begin
-/// at multiples of four.
+/// `store_y(i, v)`, by way of the epilogue if there is one, and `store_y4(i, v)` if the kernel stores by `fours`, which
+/// tells whether they begin at multiples of four.
 pub(crate) fn store(
     epilogue: Option<&Fused>,
     targets: &[Target],
@@ -285,9 +290,9 @@ pub(crate) fn load(prologue: &Fused, fours: Option<bool>, params: &mut Params, l
     text
 }
 
-/// Lines that find `at_NAME` of element number `i` for each operand. Which axes are broadcast and which are steps of one is part of the
-/// text, so that a bias along rows costs one remainder and operands in order cost nothing. Sizes are parameters named with the prefix.
-/// Strides are words that wrap, which makes negative ones come out right.
+/// Lines that find `at_NAME` of element number `i` for each operand. Which axes are broadcast and which are steps of
+/// one is part of the text, so that a bias along rows costs one remainder and operands in order cost nothing. Sizes are
+/// parameters named with the prefix. Strides are words that wrap, which makes negative ones come out right.
 fn positions(prefix: &str, shape: &Shape, operands: &[(&str, &Layout)], params: &mut Params) -> String {
     let strided = |layout: &Layout| !layout.is_contiguous();
     let moves = |axis: usize| operands.iter().any(|(_, layout)| strided(layout) && layout.strides[axis] != 0);

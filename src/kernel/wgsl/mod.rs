@@ -1,9 +1,10 @@
 //! Kernels as WGSL: each step becomes a [`Launch`]. Pure; texts are checked here by naga and run by `gpu`.
 //!
-//! Shapes, strides and offsets go to the parameter block, so one text (and one pipeline) serves every shape. What changes the text is the
-//! kind of work: dtypes, variants, which operands are contiguous.
+//! Shapes, strides and offsets go to the parameter block, so one text (and one pipeline) serves every shape. What
+//! changes the text is the kind of work: dtypes, variants, which operands are contiguous.
 //!
-//! Where both sides of a condition are cheap it is spelled `(a) & (b)`: `a && b` is a branch, of which SwiftShader takes minutes to compile a dozen in a loop.
+//! Where both sides of a condition are cheap it is spelled `(a) & (b)`: `a && b` is a branch, of which SwiftShader
+//! takes minutes to compile a dozen in a loop.
 
 pub(crate) mod blocks;
 pub(crate) mod fused;
@@ -40,14 +41,15 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
 
 /// Builds a kernel's text: named inputs, 32-bit results, parameters, and a body from `assets/kernels`.
 ///
-/// For an input `x` the text has `fn load_x(i: u32)`, which gives element `i` of the whole binding in its class's type, and the
-/// parameter `x_offset`. Results are written by `store_y(i, value)`, once for each element `i` of the contiguous output. What a plan
-/// has joined to the kernel happens inside these two, so a body must not touch memory in any other way; those kernels that read their own
-/// output back (see [`Fusing::after`](super::spec::Fusing::after)) use `y[params.y_offset + i]`. Kernels that count faults also get
-/// `faults: array<atomic<u32>>`.
+/// For an input `x` the text has `fn load_x(i: u32)`, which gives element `i` of the whole binding in its class's type,
+/// and the parameter `x_offset`. Results are written by `store_y(i, value)`, once for each element `i` of the
+/// contiguous output. What a plan has joined to the kernel happens inside these two, so a body must not touch memory in
+/// any other way; those kernels that read their own output back (see [`Fusing::after`](super::spec::Fusing::after)) use
+/// `y[params.y_offset + i]`. Kernels that count faults also get `faults: array<atomic<u32>>`.
 ///
-/// Kernels that work on four neighbours at a time ask for it by [`Builder::with_quads`] and get `load_x4(i)` and `store_y4(i, vec4)` beside the
-/// above. Both are defined as the four single calls in order; where every call is aligned they move the four at once.
+/// Kernels that work on four neighbours at a time ask for it by [`Builder::with_quads`] and get `load_x4(i)` and
+/// `store_y4(i, vec4)` beside the above. Both are defined as the four single calls in order; where every call is
+/// aligned they move the four at once.
 pub(crate) struct Builder<'a> {
     /// The parameters; offsets are there already.
     pub params: Params,
@@ -70,8 +72,8 @@ impl<'a> Builder<'a> {
         Self::declare_all(step, &[], |_, _| None)
     }
 
-    /// As [`Builder::new`], with `load_NAME4` or `store_y4` for each operand of `quads`, which tells whether all calls touch quads that begin
-    /// at multiples of four of the array, offsets included.
+    /// As [`Builder::new`], with `load_NAME4` or `store_y4` for each operand of `quads`, which tells whether all calls
+    /// touch quads that begin at multiples of four of the array, offsets included.
     pub fn with_quads(step: &'a Step, quads: &[(&str, bool)], caps: &Caps) -> Self {
         Self::declare_all(step, quads, |dtype, written| Quad::of(caps, dtype, written))
     }
@@ -152,7 +154,8 @@ impl<'a> Builder<'a> {
         builder
     }
 
-    /// `const NAME: u32 = value;` in the text. It is part of the pipeline's identity: for variants only, never for shapes.
+    /// `const NAME: u32 = value;` in the text. It is part of the pipeline's identity: for variants only, never for
+    /// shapes.
     pub fn constant(&mut self, name: &str, value: u32) -> &mut Self {
         let _ = writeln!(self.code, "const {name}: u32 = {value}u;");
         self
@@ -183,13 +186,15 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// Ends with a body that has `fn run(thread: u32)`, called once by each of `threads` threads. No barriers in it: some threads are left out.
+    /// Ends with a body that has `fn run(thread: u32)`, called once by each of `threads` threads. No barriers in it:
+    /// some threads are left out.
     pub fn finish_threads(mut self, body: &str, threads: usize, caps: &Caps) -> Launch {
         self.params.size("threads", threads);
         self.finish(&[body, "\n", THREADS].concat(), grid(threads.div_ceil(64), caps))
     }
 
-    /// Ends with a body that has `fn run(work: u32, lane: u32)`, called by all `lanes` threads of a workgroup for each piece of `work`.
+    /// Ends with a body that has `fn run(work: u32, lane: u32)`, called by all `lanes` threads of a workgroup for each
+    /// piece of `work`.
     pub fn finish_workgroups(mut self, body: &str, lanes: u32, work: usize, caps: &Caps) -> Launch {
         self.params.size("work", work);
         self.constant("LANES", lanes);
@@ -259,15 +264,16 @@ const THREADS: &str = include_str!("../../../assets/kernels/lib/threads.wgsl");
 /// The entry point of kernels whose workgroups each have a number of their own.
 const WORKGROUPS: &str = include_str!("../../../assets/kernels/lib/workgroups.wgsl");
 
-/// A grid of at least `workgroups`, folded into x and y so that no dimension is above the device's limit. Kernels get their number by
-/// `workgroup_index` and guard against those too many.
+/// A grid of at least `workgroups`, folded into x and y so that no dimension is above the device's limit. Kernels get
+/// their number by `workgroup_index` and guard against those too many.
 pub(crate) fn grid(workgroups: usize, caps: &Caps) -> [u32; 3] {
     let limit = caps.workgroups.max(1) as usize;
     let y = workgroups.div_ceil(limit).max(1);
     [workgroups.div_ceil(y) as u32, y as u32, 1]
 }
 
-/// How a source is bound. Scratch regions lie in one buffer, which a launch may not see both read-only and writable, so all are writable.
+/// How a source is bound. Scratch regions lie in one buffer, which a launch may not see both read-only and writable, so
+/// all are writable.
 pub(crate) fn access(source: Source, written: bool) -> Access {
     match source {
         Source::Scratch(_) => Access::ReadWrite,

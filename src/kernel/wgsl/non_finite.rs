@@ -1,4 +1,5 @@
-//! Counts elements that are no finite numbers, for the debug mode: NaNs in the first word of the counter, infinities in the second.
+//! Counts elements that are no finite numbers, for the debug mode: NaNs in the first word of the counter, infinities in
+//! the second.
 
 use super::{access, declare, grid, load};
 use crate::ir::Operand;

@@ -4,15 +4,18 @@ use super::{convert, load, unpack};
 use crate::ir::DType;
 use crate::kernel::Caps;
 
-/// What an array of 32-bit elements or halves is declared as, where four neighbours that begin at a multiple of four move together.
+/// What an array of 32-bit elements or halves is declared as, where four neighbours that begin at a multiple of four
+/// move together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quad {
     /// Vectors of the element's type.
     Vector,
-    /// Pairs of 64-bit words. A software adapter moves each lane's components of a load one by one, whatever their size, so halving their
-    /// number nearly halves the time of a kernel that mostly reads. Only for what is never written.
+    /// Pairs of 64-bit words. A software adapter moves each lane's components of a load one by one, whatever their
+    /// size, so halving their number nearly halves the time of a kernel that mostly reads. Only for what is never
+    /// written.
     Words,
-    /// Vectors of four halves, where the device knows those: they are widened as they are read. Only for what is never written.
+    /// Vectors of four halves, where the device knows those: they are widened as they are read. Only for what is never
+    /// written.
     Halves,
 }
 
@@ -62,8 +65,8 @@ impl Quad {
     }
 }
 
-/// The expression that reads elements `index`, `index + 1`, `index + 2` and `index + 3` of `dtype` from the plain array `variable` of `ty`, as a
-/// vector of `class`. If they `fill` words, narrow ones are taken from whole words.
+/// The expression that reads elements `index`, `index + 1`, `index + 2` and `index + 3` of `dtype` from the plain array
+/// `variable` of `ty`, as a vector of `class`. If they `fill` words, narrow ones are taken from whole words.
 pub(crate) fn load_four(variable: &str, ty: &str, dtype: DType, class: &str, index: &str, fill: bool) -> String {
     let word = |at: String| convert(format!("{variable}[{at}]"), ty, "u32");
     if fill && dtype == DType::F16 {

@@ -14,7 +14,8 @@ use crate::kernel::{Caps, Launch, Variant, Variants};
 /// Threads that share a row, as in `row_workgroup.wgsl` and `row_subgroups.wgsl`.
 const LANES: u32 = 128;
 
-/// Elements of a row that one thread of a software adapter takes. Mesa's llvmpipe ends a thread's loops, without a word, after 65,535 turns in all.
+/// Elements of a row that one thread of a software adapter takes. Mesa's llvmpipe ends a thread's loops, without a
+/// word, after 65,535 turns in all.
 pub(crate) const THREAD_ROW: usize = 1 << 15;
 
 /// Rows of `n` elements that lie `inner` apart.
@@ -27,7 +28,8 @@ pub(crate) struct Rows {
     pub fields: &'static [&'static str],
 }
 
-/// Threads of a workgroup whose threads do not work together. A software adapter shares out workgroups, so they should be many.
+/// Threads of a workgroup whose threads do not work together. A software adapter shares out workgroups, so they should
+/// be many.
 pub(crate) fn threads(caps: &Caps) -> u32 {
     if caps.software { 8 } else { 64 }
 }
@@ -102,8 +104,8 @@ impl Rows {
         core::iter::once(first).chain(others).collect()
     }
 
-    /// Ends the text of a kernel whose body has `S`, `merge` and `run(row, lane)`, which each of STEP lanes calls. `variant` is one of
-    /// [`Rows::variants`].
+    /// Ends the text of a kernel whose body has `S`, `merge` and `run(row, lane)`, which each of STEP lanes calls.
+    /// `variant` is one of [`Rows::variants`].
     pub(crate) fn finish(&self, mut builder: Builder, variant: Variant, body: &str, caps: &Caps) -> Launch {
         builder.variant(variant);
         builder.params.size("rows", self.rows).size("n", self.n).size("inner", self.inner);

@@ -92,8 +92,9 @@ pub(crate) fn module_text(modules: &[&str]) -> String {
     text + &library.text()
 }
 
-/// The text of `fn NAME(in0: …, in1: …) -> NAME_result`, which computes all outputs of one element. `inputs` are the classes of the inputs;
-/// `scalars` the positions of the program's scalars in the batch. Numbers that no literal can spell become parameters.
+/// The text of `fn NAME(in0: …, in1: …) -> NAME_result`, which computes all outputs of one element. `inputs` are the
+/// classes of the inputs; `scalars` the positions of the program's scalars in the batch. Numbers that no literal can
+/// spell become parameters.
 pub(crate) fn element(
     name: &str,
     program: &Program,

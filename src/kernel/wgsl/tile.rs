@@ -1,10 +1,13 @@
-//! The results that a thread of a product keeps in registers, where operands are tiled in workgroup memory: matrix products and convolutions.
+//! The results that a thread of a product keeps in registers, where operands are tiled in workgroup memory: matrix
+//! products and convolutions.
 //!
-//! 64 threads make `rows` (32 or 64) × 64 results from 16 steps of k at a time. A thread has 8 columns, in two quads that lie half a tile
-//! apart, of 4 rows, or of 8 that lie likewise. The text is spelled out, as drivers keep only variables that are never indexed in registers.
+//! 64 threads make `rows` (32 or 64) × 64 results from 16 steps of k at a time. A thread has 8 columns, in two quads
+//! that lie half a tile apart, of 4 rows, or of 8 that lie likewise. The text is spelled out, as drivers keep only
+//! variables that are never indexed in registers.
 //!
-//! The body brings `T` and `combine` (see [`PRODUCT`]); for each side `left_tile`, vectors of four neighbouring lines, with `left_PITCH` of
-//! them for each step, and `left_at`, where the thread's first vector is. In it these lines are replaced:
+//! The body brings `T` and `combine` (see [`PRODUCT`]); for each side `left_tile`, vectors of four neighbouring lines,
+//! with `left_PITCH` of them for each step, and `left_at`, where the thread's first vector is. In it these lines are
+//! replaced:
 //!
 //! | line | becomes |
 //! |---|---|

@@ -1,5 +1,6 @@
-//! Convolutions whose groups make few channels of one. The lines under a band of the output are brought together first, with the zeros around them and
-//! with neighbours that a stride steps over apart, so that every tap is the same long stretch of numbers from another start.
+//! Convolutions whose groups turn one channel into a few. The input lines of a band of the output are gathered first,
+//! with zero padding and with columns separated by their remainder modulo the stride. Every tap then reads one long
+//! contiguous range from a different start.
 
 use core::ops::Range;
 
@@ -13,14 +14,14 @@ use crate::kernel::host::fused::Finish;
 use crate::kernel::host::scratch::with_scratch;
 use crate::kernel::host::simd::with_vectors;
 
-/// Floats of a band of results; with what they are made from they stay in the second-level cache.
+/// Floats of a band of results. Together with their inputs they fit the L2 cache.
 const BAND: usize = 1 << 14;
-/// Multiplications and additions that cost as much as one elementary operation.
+/// Number of multiply-adds that cost as much as one elementary operation.
 const TOGETHER: usize = 8;
-/// The widest vectors that anything is summed in.
+/// Largest number of SIMD lanes.
 const WIDEST: usize = 16;
 
-/// The twin of such convolutions. `bias` has a number for every output channel, or none.
+/// The CPU twin of such convolutions. `bias` holds one number per output channel, or is empty.
 pub(crate) fn depthwise(
     kernel: &ConvKernel,
     x: &[f32],
@@ -43,7 +44,7 @@ pub(crate) fn depthwise(
         lines.convolve(x, &weight[channel * window..][..window], bias, deep, high, out);
     };
     if plane <= BAND {
-        // Whole planes, several to a task.
+        // Small planes are processed whole, several per task.
         let cost = (plane * window).div_ceil(TOGETHER);
         return pool.each_unit(out, plane, cost, |first, out| {
             for (i, out) in out.chunks_mut(plane).enumerate() {
@@ -66,22 +67,23 @@ pub(crate) fn depthwise(
     });
 }
 
-/// How the lines under a band lie in a buffer: for every tap along the depth, for every rest of a row by the stride, for every rest of a column.
+/// How the lines of a band are arranged in a buffer: by tap along the depth, then by row modulo the stride, then by
+/// column modulo the stride.
 struct Lines<'a> {
     kernel: &'a ConvKernel,
-    /// Output rows of a band, at most.
+    /// Maximum number of output rows of a band.
     high: usize,
     /// Rows and columns of one such part.
     rows: usize,
     pitch: usize,
-    /// Where the first number of each tap is.
+    /// Position of the first element of each tap.
     starts: SmallVec<[usize; 25]>,
 }
 
 impl<'a> Lines<'a> {
     fn of(kernel: &'a ConvKernel, high: usize) -> Self {
         let window = &kernel.window;
-        // What so many results reach over, by rests.
+        // Input extent of `count` results, divided by the stride.
         let reach = |axis: usize, count: usize| {
             ((count - 1) * window.stride[axis] + (window.size[axis] - 1) * window.dilation[axis] + 1)
                 .div_ceil(window.stride[axis])
@@ -96,14 +98,14 @@ impl<'a> Lines<'a> {
         Self { kernel, high, rows, pitch, starts: taps(window).map(start).collect() }
     }
 
-    /// Results of one plane at a depth and at some rows.
+    /// Computes some rows of one plane at a given depth.
     fn convolve(&self, x: &[f32], weight: &[f32], bias: f32, deep: usize, high: Range<usize>, out: &mut [f32]) {
         let window = &self.kernel.window;
         let width = self.kernel.output[2];
         let parts = window.size[0] * window.stride[1] * window.stride[2];
         let gathered = parts * self.rows * self.pitch;
         let results = ((high.len() - 1) * self.pitch + width).next_multiple_of(WIDEST);
-        // The last vectors reach past the last line.
+        // The last vectors read past the last line.
         with_scratch(gathered + WIDEST + results, |buffer: &mut [f32]| {
             let (lines, results) = buffer.split_at_mut(gathered + WIDEST);
             self.gather(x, deep, high, lines);
@@ -114,7 +116,7 @@ impl<'a> Lines<'a> {
         });
     }
 
-    /// Fills the lines under some output rows.
+    /// Gathers the input lines of some output rows.
     fn gather(&self, x: &[f32], deep: usize, high: Range<usize>, lines: &mut [f32]) {
         let (window, input) = (&self.kernel.window, self.kernel.input);
         let [_, step, wide] = window.stride;
@@ -135,7 +137,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// The elements of one line whose columns have that rest, between zeros.
+    /// Copies the elements of one line whose column has the remainder `rest`, with zero padding.
     fn line(&self, from: &[f32], rest: usize, line: &mut [f32]) {
         let (stride, before) = (self.kernel.window.stride[2], self.kernel.window.before[2]);
         let first = before.saturating_sub(rest).div_ceil(stride).min(line.len());
@@ -162,7 +164,7 @@ impl WithSimd for Sums<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        // Enough sums at a time to hide how long one takes; then what is left.
+        // Several sums at a time hide the latency of the additions. The rest follows in smaller groups.
         let done = self.groups::<S, 8>(simd, 0);
         let done = self.groups::<S, 4>(simd, done);
         let done = self.groups::<S, 2>(simd, done);
@@ -171,7 +173,7 @@ impl WithSimd for Sums<'_> {
 }
 
 impl Sums<'_> {
-    /// As many groups of `G` vectors as there are, from `done` on; gives where they end.
+    /// Processes as many groups of `G` vectors as possible, starting at `done`. Returns the end position.
     #[inline(always)]
     fn groups<S: Simd, const G: usize>(&mut self, simd: S, mut done: usize) -> usize {
         let length = G * S::F32_LANES;

@@ -1,5 +1,5 @@
-//! Convolution: columns of the input gathered per tile of output positions, right into the panels that the weights are multiplied by. Groups that make
-//! few channels of one go [another way](mod@depthwise).
+//! Convolution on the CPU: for each tile of output positions, input columns are gathered directly into the panels that
+//! the weights are multiplied by. Groups that turn one channel into a few use [`mod@depthwise`].
 
 mod depthwise;
 
@@ -18,14 +18,15 @@ use crate::kernel::host::scratch::with_scratch;
 use crate::kernel::host::simd::vectorised;
 use crate::kernel::matmul::gemm::{Left, Matrix, PANEL, STRIP, multiply, pack_panels, pack_strips, packed_len};
 
-/// Floats of gathered columns and of results that stay in the second-level cache.
+/// Floats of gathered columns and results that fit the L2 cache.
 const COLUMNS: usize = 1 << 17;
-/// Channels that make it worth gathering columns.
+/// Minimum number of channels for which gathering columns pays.
 const TALL: usize = 32;
-/// Channels made of a single one that are convolved one by one.
+/// Groups that turn one channel into at most this many are convolved channel by channel.
 const FEW: usize = 4;
 
-/// Positions `o` of an axis of `from` places whose tap, at `o · stride + tap · dilation − before`, lies in the `to` places it is taken from.
+/// Positions `o` of an axis with `from` positions whose tap, at `o · stride + tap · dilation − before`, is inside the
+/// `to` elements that it reads.
 pub(crate) fn valid(window: &Window, axis: usize, tap: usize, from: usize, to: usize) -> Range<usize> {
     let (stride, shift) = (window.stride[axis], tap * window.dilation[axis]);
     let first = window.before[axis].saturating_sub(shift).div_ceil(stride);
@@ -33,7 +34,7 @@ pub(crate) fn valid(window: &Window, axis: usize, tap: usize, from: usize, to: u
     first.min(end)..end
 }
 
-/// Where the tap of position `o` lies; only for valid positions.
+/// The element that the tap of position `o` reads. Only for valid positions.
 pub(crate) fn place(window: &Window, axis: usize, tap: usize, o: usize) -> usize {
     o * window.stride[axis] + tap * window.dilation[axis] - window.before[axis]
 }
@@ -44,20 +45,20 @@ pub(crate) fn taps(window: &Window) -> impl Iterator<Item = [usize; 3]> + use<> 
     (0..d * h * w).map(move |t| [t / (h * w), t / w % h, t % w])
 }
 
-/// Some output positions of some channels of one group of one batch element.
+/// Some output positions for some channels of one group and batch element.
 struct Tile<'a> {
     batch: usize,
-    /// Of all channels.
+    /// Index among all channels.
     channel: usize,
-    /// The first position, and how many.
+    /// The first position and the number of positions.
     position: usize,
     width: usize,
-    /// One piece of whole planes, or a piece for every channel.
+    /// One slice of whole planes, or one slice per channel.
     pieces: Vec<&'a mut [f32]>,
 }
 
-/// The twin. Inputs: x, weight, bias if flagged. `words` are the weight's, if it has a storage. What is fused to the convolution is computed while its
-/// results are at hand.
+/// The CPU twin. Inputs: x, weight, and the bias if flagged. `words` are those of the weight's storage, if it has one.
+/// The epilogue runs on each tile while its results are in the cache.
 pub(crate) fn conv(
     kernel: &ConvKernel,
     inputs: &[Input],
@@ -88,7 +89,7 @@ pub(crate) fn conv(
         })
     });
     match strips {
-        // Every group begins a strip, and so does every tile of a group.
+        // Every group starts a new strip, and so does every tile of a group.
         Some(strips) => {
             let strips = &strips.floats;
             products(kernel, &x, bias, out, pool, finish, |channel| Left::Strips(&strips[channel * depth..]));
@@ -100,12 +101,12 @@ pub(crate) fn conv(
     }
 }
 
-/// The weights of channels from `first` on as rows.
+/// The weights as rows, starting at channel `first`.
 fn rows(weight: &[f32], depth: usize, first: usize) -> Matrix<'_> {
     Matrix { data: weight, offset: (first * depth) as isize, row: depth as isize, column: 1 }
 }
 
-/// Convolutions as products of the weights, from a channel on, and columns of the input.
+/// Convolution as a product of weights, from a given channel on, and gathered input columns.
 fn products<'w>(
     kernel: &ConvKernel,
     x: &[f32],
@@ -120,7 +121,7 @@ fn products<'w>(
     let window: usize = kernel.window.size.iter().product();
     let (channels_in, channels) = (kernel.channels_in / kernel.groups, kernel.channels_out / kernel.groups);
     let depth = channels_in * window;
-    // A window of one element at every place needs no gathering.
+    // A 1×1 window with stride 1 needs no gathering.
     let pointwise = window == 1 && kernel.window.stride == [1; 3] && kernel.input == kernel.output;
     let (width, height) = tile_size(depth, plane, channels, kernel.batch * kernel.groups, pool.threads());
     let mut tiles: Vec<Tile> = Vec::new();
@@ -179,14 +180,14 @@ fn products<'w>(
     });
 }
 
-/// Positions and channels of a tile. Whole planes where those are small, and their results one piece; else positions first, and channels only where
-/// those leave threads idle.
+/// Positions and channels of a tile. Small planes are processed whole, with their results in one slice. Otherwise the
+/// positions are split first, and the channels only if threads would be idle.
 fn tile_size(depth: usize, plane: usize, channels: usize, groups: usize, threads: usize) -> (usize, usize) {
     let wanted = if threads == 1 { 1 } else { (threads * 2).div_ceil(groups) };
     if depth * plane <= COLUMNS / 2 && channels / wanted >= TALL {
         return (plane, channels.div_ceil(wanted).next_multiple_of(STRIP));
     }
-    // What is gathered and what it becomes.
+    // Room for the gathered columns and their results.
     let most = (COLUMNS / (depth + channels)).min(plane.div_ceil(wanted));
     let width = most.next_multiple_of(PANEL).clamp(64, 4096).min(plane);
     let tiles = plane.div_ceil(width);
@@ -194,7 +195,7 @@ fn tile_size(depth: usize, plane: usize, channels: usize, groups: usize, threads
     (width, height)
 }
 
-/// Columns of output positions `first..first + width` as panels, with a row for every input channel and tap.
+/// Gathers the columns of output positions `first..first + width` into panels, with a row per input channel and tap.
 #[inline(always)]
 fn gather(kernel: &ConvKernel, x: &[f32], first: usize, width: usize, panels: &mut [f32]) {
     let window = &kernel.window;
@@ -203,11 +204,11 @@ fn gather(kernel: &ConvKernel, x: &[f32], first: usize, width: usize, panels: &m
     let source = depth_in * height_in * width_in;
     let depth = x.len() / source * window.size.iter().product::<usize>();
     if !width.is_multiple_of(PANEL) {
-        // Positions past the last.
+        // Pads positions after the last one.
         let last = panels.len() - depth * PANEL;
         panels[last..].fill(0.0);
     }
-    // Output lines of the tile, of which the first and the last may be partial: indices, first column, and positions in the tile.
+    // Output lines of the tile (the first and last may be partial): indices, first column, and positions in the tile.
     let mut lines: SmallVec<[([usize; 3], Range<usize>); 16]> = SmallVec::new();
     let mut at = first;
     while at < first + width {
@@ -230,14 +231,14 @@ fn gather(kernel: &ConvKernel, x: &[f32], first: usize, width: usize, panels: &m
                 }
                 let line = place(window, 0, tap[0], *d) * height_in + place(window, 1, tap[1], *h);
                 let from = &plane[line * width_in + place(window, 2, tap[2], range.start)..];
-                // Zeros, elements, zeros.
+                // Padding, elements, padding.
                 let (begin, end) = (to.start + range.start - start, to.start + range.end - start);
                 each_piece(panels, depth, row, to.start..begin, |cells, _| cells.fill(0.0));
                 each_piece(panels, depth, row, end..to.end, |cells, _| cells.fill(0.0));
                 each_piece(panels, depth, row, begin..end, |cells, done| {
                     let from = &from[done * window.stride[2]..];
                     match cells.first_chunk_mut::<PANEL>() {
-                        // A whole row of a panel, of known size.
+                        // A whole row of a panel has a constant size, which the compiler can unroll.
                         Some(cells) => copy_every(from, window.stride[2], cells),
                         None => copy_every(from, window.stride[2], cells),
                     }
@@ -247,13 +248,13 @@ fn gather(kernel: &ConvKernel, x: &[f32], first: usize, width: usize, panels: &m
     }
 }
 
-/// Every so manieth element.
+/// Copies every `stride`-th element.
 #[inline(always)]
 pub(crate) fn copy_every(from: &[f32], stride: usize, to: &mut [f32]) {
     match stride {
         1 => to.copy_from_slice(&from[..to.len()]),
         2 => {
-            // Pairs, which the compiler takes vectors of; the last may be half a pair.
+            // The compiler vectorises the pairs. The last one may be incomplete.
             let (last, to) = to.split_last_mut().map_or((None, &mut [][..]), |(last, to)| (Some(last), to));
             let (pairs, _) = from.as_chunks::<2>();
             if let Some(last) = last {
@@ -265,7 +266,8 @@ pub(crate) fn copy_every(from: &[f32], stride: usize, to: &mut [f32]) {
     }
 }
 
-/// The cells of positions of a row, cut where panels end, with the number of cells before.
+/// Calls a function with the cells of the given positions of a row, split at panel boundaries, and the number of cells
+/// before them.
 #[inline(always)]
 fn each_piece(
     panels: &mut [f32],
@@ -289,7 +291,7 @@ pub(crate) mod tests {
     use crate::ir::Layout;
     use crate::kernel::host::memory::Elements;
 
-    /// A kernel with the output size that follows, plainly or transposed.
+    /// A kernel with the matching output size, regular or transposed.
     pub(crate) fn kernel(
         window: Window,
         groups: usize,

@@ -1,5 +1,6 @@
-//! Convolution of each channel on its own: a thread walks down a strip of a plane, a few columns wide. The filter stays in registers, an element
-//! of the input is read once for all the outputs of the strip that it meets, and as many rows of sums are under way as windows overlap.
+//! Depthwise convolution: each thread processes a vertical strip of a plane that is a few columns wide. The filter
+//! stays in registers, each input element is read once for all outputs of the strip that use it, and there is one row
+//! of sums for each window that overlaps vertically.
 
 use core::fmt::Write;
 
@@ -7,21 +8,23 @@ use super::BUSY;
 use crate::kernel::wgsl::Builder;
 use crate::kernel::{Caps, ConvKernel, Launch};
 
-/// Outputs side by side in a strip: many where loads are dear, few where neighbouring threads should read neighbouring elements.
+/// Outputs side by side in a strip: many on software adapters, where loads are expensive; few on GPUs, where
+/// neighbouring threads should read neighbouring elements.
 const SOFTWARE_WIDTH: usize = 8;
 const WIDTH: usize = 4;
-/// Threads that keep a software adapter busy.
+/// Number of threads that keeps a software adapter busy.
 const SOFTWARE_BUSY: usize = 1 << 9;
-/// Rows of a strip, at most and at least: a strip reads some rows that the next one reads again.
+/// Maximum and minimum number of rows of a strip. Neighbouring strips read some rows twice.
 const MOST_ROWS: usize = 64;
 const FEWEST_ROWS: usize = 4;
-/// The largest filter whose weights are kept, and the largest step, along an axis.
+/// Largest filter size whose weights are kept in registers, and largest stride, along an axis.
 const LARGEST: usize = 7;
 const LONGEST: usize = 2;
-/// With so many filters to a channel, reading it once for all of them is better.
+/// With this many filters per channel, reading the channel once for all of them is faster.
 const MANY_FILTERS: usize = 8;
 
-/// Whether the form is for this convolution: the text has the window spelled out, and reads some element of the input also where the window is outside.
+/// Whether this form can run the convolution. The shader unrolls the window, and it reads some input element even where
+/// the window is out of range.
 pub(crate) fn fits(kernel: &ConvKernel) -> bool {
     let window = &kernel.window;
     let groups = kernel.groups.max(1);
@@ -47,13 +50,13 @@ pub(crate) fn lower(mut builder: Builder, kernel: &ConvKernel, caps: &Caps) -> L
     let wanted = busy.div_ceil((planes * across).max(1));
     let down = wanted.clamp(height.div_ceil(MOST_ROWS), height.div_ceil(FEWEST_ROWS)).max(1);
     let rows = height.div_ceil(down);
-    // Fewer strips may do, now that their length is a whole number.
+    // The rounded strip length may reduce the number of strips.
     let down = height.div_ceil(rows);
     builder.params.size("across", across).size("down", down).size("rows", rows);
     builder.finish_threads(&text(kernel, width), planes * across * down, caps)
 }
 
-/// The body. `sum1_0` is the first column of the row that began one step up.
+/// The shader body. `sum1_0` is the first column of the row that began one step earlier.
 fn text(kernel: &ConvKernel, width: usize) -> String {
     let ([_, size_h, size_w], [_, stride_h, stride_w]) = (kernel.window.size, kernel.window.stride);
     let under_way = size_h.div_ceil(stride_h);
@@ -78,7 +81,7 @@ fn run(thread: u32) {{
     let rows = min(params.rows, params.output_h - top);
     let columns = params.output_w - left;
     let first = start(channel);
-    // A coordinate before the input wraps to a huge number, so one comparison finds both sides out of range.
+    // A coordinate before the input wraps to a large number, so one comparison detects both ends.
     let w = left * {stride_w}u - params.before_w;
     var h = top * {stride_h}u - params.before_h;
     let filter_at = params.weight_offset + channel * {}u;

@@ -1,5 +1,5 @@
-//! Convolution, in four forms: strips of a plane for depthwise filters; a product of matrices that are never made, tiled in workgroup memory for
-//! GPUs or in registers for software adapters; and a direct one for the rest.
+//! Convolution on the GPU, in four forms: strips of a plane for depthwise filters; implicit matrix products, tiled in
+//! workgroup memory on GPUs or in registers on software adapters; and a direct form for everything else.
 
 use crate::ir::Window;
 use crate::kernel::wgsl::Builder;
@@ -9,19 +9,19 @@ use crate::kernel::{Caps, ConvKernel, Launch, Params, Step, Variant, Variants, c
 mod depthwise;
 mod registers;
 
-/// Output positions of a thread of the direct form, as the text has them.
+/// Output positions per thread of the direct form. Must match the shader.
 const POSITIONS: usize = 4;
 
-/// Threads that keep any device busy; below, more channels to a thread would leave some of it idle.
+/// Number of threads that keeps any device busy. With fewer, more channels per thread would leave part of it idle.
 const BUSY: usize = 1 << 14;
 
-/// Positions of a workgroup's tile in [`tiled`]; channels are as many, or half.
+/// Positions of a workgroup's tile in [`tiled`]. A tile has as many channels, or half as many.
 const TILE: usize = 64;
 /// Threads of a workgroup in [`tiled`].
 const TILE_THREADS: u32 = 64;
 /// Bytes of workgroup memory that [`tiled`] uses.
 const TILE_BYTES: u32 = (2 * 16 * 17 + 16) * 16;
-/// Channels of a group, and positions, from which a tile is worth its unused rest.
+/// Minimum number of channels of a group, and of positions, for which a tile pays despite its unused part.
 const TILE_PAYS: usize = 16;
 
 pub(crate) fn lower(step: &Step, kernel: &ConvKernel, caps: &Caps) -> Launch {
@@ -32,7 +32,7 @@ pub(crate) fn lower(step: &Step, kernel: &ConvKernel, caps: &Caps) -> Launch {
     channel_params(&mut builder.params, kernel);
     window_params(&mut builder.params, &kernel.window, kernel.input, kernel.output);
 
-    // There is always the direct form.
+    // The direct form always fits.
     let variant = choose(&variants(kernel, caps), caps).unwrap_or(Variant::ConvDirect(1));
     builder.variant(variant);
     match (variant, caps.software_lanes()) {
@@ -40,27 +40,27 @@ pub(crate) fn lower(step: &Step, kernel: &ConvKernel, caps: &Caps) -> Launch {
         (Variant::ConvRegisters, Some(lanes)) => registers::lower(builder, kernel, positions, lanes, caps),
         (Variant::ConvTiled, _) => tiled(builder, kernel, positions, caps),
         (Variant::ConvDirect(channels), _) => direct(builder, kernel, positions, channels.into(), caps),
-        // The rest are no forms of convolutions.
+        // All other variants are not forms of convolutions.
         _ => direct(builder, kernel, positions, 1, caps),
     }
 }
 
-/// The forms that fit a convolution on this device, the default first.
+/// The forms that can run a convolution on this device, the default first.
 pub(crate) fn variants(kernel: &ConvKernel, caps: &Caps) -> Variants {
     let group_out = kernel.channels_out / kernel.groups.max(1);
     let positions = kernel.batch * kernel.output.iter().product::<usize>();
     let tiles_fit = caps.invocations >= TILE_THREADS && caps.workgroup_memory >= TILE_BYTES;
     let tiles_pay = group_out >= TILE_PAYS && positions >= TILE_PAYS;
-    // Tiles in registers read some element of the input for every step, also where the window is outside.
+    // Tiles in registers read some input element at every step, even where the window is out of range.
     let registers = kernel.input.iter().all(|&n| n > 0) && caps.software_lanes().is_some();
     let span = positions.div_ceil(POSITIONS);
-    // One filter a group leaves nothing to share between channels.
+    // With one filter per group, channels have nothing to share.
     let channels = match group_out {
         1 => 1,
         8.. if span * kernel.channels_out / 8 >= BUSY || caps.software => 8,
         _ => 4,
     };
-    // In the order in which one is preferred.
+    // In order of preference.
     let fit = [
         (depthwise::fits(kernel), Variant::Depthwise),
         (registers, Variant::ConvRegisters),
@@ -86,7 +86,7 @@ fn tiled(mut builder: Builder, kernel: &ConvKernel, positions: usize, caps: &Cap
     builder.finish_workgroups(&body, TILE_THREADS, tiles * blocks * groups, caps)
 }
 
-/// A thread for a few channels at a few positions.
+/// One thread computes a few channels at a few positions.
 fn direct(mut builder: Builder, kernel: &ConvKernel, positions: usize, channels: usize, caps: &Caps) -> Launch {
     let group_out = kernel.channels_out / kernel.groups.max(1);
     let span = positions.div_ceil(POSITIONS);
@@ -97,13 +97,13 @@ fn direct(mut builder: Builder, kernel: &ConvKernel, positions: usize, channels:
     builder.finish_threads(include_str!("../../../../assets/kernels/conv.wgsl"), threads, caps)
 }
 
-/// `start(channel)`: what a sum starts from, the bias if there is one.
+/// `start(channel)`: the initial value of a sum, which is the bias if there is one.
 pub(crate) fn start_code(builder: &mut Builder, kernel: &ConvKernel) {
     let bias = if kernel.bias { "load_bias(params.bias_offset + channel)" } else { "0.0" };
     builder.code(&format!("fn start(channel: u32) -> f32 {{ return {bias}; }}"));
 }
 
-/// Channels, whole and by group.
+/// Numbers of channels, in total and per group.
 pub(crate) fn channel_params(params: &mut Params, kernel: &ConvKernel) {
     let groups = kernel.groups.max(1);
     params
@@ -113,7 +113,7 @@ pub(crate) fn channel_params(params: &mut Params, kernel: &ConvKernel) {
         .size("group_out", kernel.channels_out / groups);
 }
 
-/// A window's numbers and the extents it slides over, by axis: `size_d`, `size_h`, `size_w`, `stride_d`, ….
+/// The parameters of a window and the sizes it slides over, by axis: `size_d`, `size_h`, `size_w`, `stride_d`, ….
 pub(crate) fn window_params(params: &mut Params, window: &Window, input: [usize; 3], output: [usize; 3]) {
     let fields = [
         ("size", window.size),

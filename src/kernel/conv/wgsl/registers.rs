@@ -1,20 +1,22 @@
-//! Convolution on a software adapter: a matrix product tiled in registers, whose right side is read from the input in place.
+//! Convolution on a software adapter: a matrix product tiled in registers whose right-hand side is read directly from
+//! the input.
 //!
-//! There a load costs as much as a hundred multiplications, whether lanes read the same element or not. So a workgroup is one subgroup with a
-//! tile as large as the driver bears; lanes have different positions, load different channels' weights and hand these on to each other.
+//! On such adapters a load costs as much as a hundred multiplications, even if all lanes read the same element. A
+//! workgroup is therefore one subgroup with a tile as large as the driver can handle. Lanes own different positions,
+//! load the weights of different channels and broadcast these to each other.
 
 use core::fmt::Write;
 
 use crate::kernel::wgsl::{Builder, grid};
 use crate::kernel::{Caps, ConvKernel, Launch};
 
-/// Channels that leave the registers at a time.
+/// Number of channels stored at a time.
 const STORED: usize = 4;
 
 pub(crate) fn lower(mut builder: Builder, kernel: &ConvKernel, positions: usize, lanes: usize, caps: &Caps) -> Launch {
     let groups = kernel.groups.max(1);
     let group_out = kernel.channels_out / groups;
-    // More channels or positions than there are would be computed for nothing; with narrow subgroups, larger tiles take seconds to compile.
+    // Tiles larger than the output waste work. With narrow subgroups, larger tiles take seconds to compile.
     let rows: usize = match group_out {
         33.. => 64,
         17.. => 32,
@@ -30,8 +32,8 @@ pub(crate) fn lower(mut builder: Builder, kernel: &ConvKernel, positions: usize,
     builder.finish(&text(rows, quads, lanes), grid(work, caps))
 }
 
-/// The body. It is spelled out, as drivers keep only variables that are never indexed in registers: `sum3_1` has the tile's fourth channel at
-/// the lane's second four positions.
+/// The shader body. It is fully unrolled because drivers only keep variables in registers that are never indexed:
+/// `sum3_1` holds the tile's fourth channel at the lane's second group of four positions.
 fn text(rows: usize, quads: usize, lanes: usize) -> String {
     let columns = 4 * lanes * quads;
     let shares = rows.div_ceil(lanes);
@@ -49,7 +51,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     let taps = params.size_d * params.size_h * params.size_w;
     let size = params.group_in * taps;
     let plane = params.input_d * params.input_h * params.input_w;
-    // Channels and positions from the end on repeat the last, and are not stored.
+    // Channels and positions past the end repeat the last one and are not stored.
     let last = params.group_out - 1u;
 "
     );
@@ -65,7 +67,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     }
     for q in 0..quads {
         let [a, b, c, d] = [0, 1, 2, 3].map(|i| (q * 4 + i) * lanes);
-        // A coordinate before the input wraps to a huge number, so one comparison finds both sides out of range.
+        // A coordinate before the input wraps to a large number, so one comparison detects both ends.
         let _ = writeln!(
             text,
             "    let own{q} = tile * {columns}u + lane + vec4<u32>({a}u, {b}u, {c}u, {d}u);
@@ -138,7 +140,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
             "    let out{q} = (place{q} / out_plane * params.channels_out + group * params.group_out + top) * out_plane + place{q} % out_plane;"
         );
     }
-    // Channels move up and leave in a loop: the driver would take seconds to compile a store for each.
+    // Channels are stored in a loop that shifts them up, because the driver would take seconds to compile a separate
+    // store for each.
     let _ = writeln!(text, "    for (var r = 0u; r < {rows}u; r += {STORED}u) {{");
     for (r, q) in (0..STORED).flat_map(each) {
         let _ = writeln!(

@@ -1,4 +1,5 @@
-//! Tiles as rectangles, for operands that lie transposed to each other: each then moves through whole cache lines.
+//! Rectangular tiles, for operands that are transposed relative to each other. Every operand is then accessed in whole
+//! cache lines.
 
 use smallvec::SmallVec;
 
@@ -8,15 +9,15 @@ use crate::kernel::host::memory::ElementsMut;
 
 /// Columns of a tile, along the last axis.
 const COLUMNS: usize = 32;
-/// Rows of a tile, along the axis that is contiguous for the transposed operand: a cache line of floats.
+/// Rows of a tile, along the axis that is contiguous in the transposed operand: one cache line of floats.
 const ROWS: usize = TILE / COLUMNS;
 
-/// A place in one operand.
+/// A position in one operand.
 #[derive(Clone)]
 struct Place {
-    /// Of the rectangle's first element.
+    /// Position of the rectangle's first element.
     at: isize,
-    /// Where the plane of the two axes begins.
+    /// Position of the first element of the current plane.
     plane: isize,
     row: isize,
     column: isize,
@@ -24,17 +25,17 @@ struct Place {
     outer: SmallVec<[isize; 4]>,
 }
 
-/// The walk over rectangles of two axes.
+/// Iterates over rectangles of two axes.
 pub(crate) struct Blocks<'a> {
     inputs: &'a [MapInput<'a>],
     outputs: &'a [MapOutput<'a>],
     /// Sizes of the two axes and of the others.
     size: [usize; 2],
     outer: SmallVec<[usize; 4]>,
-    /// The first element of the tile in the plane, and the plane.
+    /// The position of the tile within its plane, and the index of the plane.
     position: [usize; 2],
     index: SmallVec<[usize; 4]>,
-    /// Rows and columns of the tile; none before the first.
+    /// Rows and columns of the tile. Zero before the first tile.
     tile: [usize; 2],
     reads: SmallVec<[Place; 4]>,
     writes: SmallVec<[Place; 1]>,
@@ -42,7 +43,7 @@ pub(crate) struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    /// If some operand jumps along the last axis while it is contiguous along another.
+    /// Returns `None` unless some operand is strided along the last axis and contiguous along another one.
     pub(crate) fn new(chunk: &Chunk, inputs: &'a [MapInput], outputs: &'a [MapOutput]) -> Option<Self> {
         let shape = &chunk.shape;
         let last = shape.len().checked_sub(1).filter(|&last| last > 0 && shape[last] >= 8)?;
@@ -74,7 +75,7 @@ impl<'a> Blocks<'a> {
         })
     }
 
-    /// Goes to the next plane, or to the end.
+    /// Advances to the next plane, or to the end.
     fn next_plane(&mut self) {
         for axis in (0..self.outer.len()).rev() {
             self.index[axis] += 1;
@@ -93,7 +94,7 @@ impl<'a> Blocks<'a> {
 
 impl Walk for Blocks<'_> {
     fn next(&mut self) -> usize {
-        // Along the columns first, then rows, then planes.
+        // Columns first, then rows, then planes.
         if self.tile != [0, 0] {
             self.position[1] += self.tile[1];
             if self.position[1] == self.size[1] {

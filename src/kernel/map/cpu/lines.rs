@@ -1,4 +1,4 @@
-//! Tiles as stretches of the iteration space in row-major order.
+//! Tiles that are row-major ranges of the iteration space.
 
 use smallvec::SmallVec;
 
@@ -7,13 +7,13 @@ use super::{MapInput, MapOutput, MapSource, TILE, Walk};
 use crate::kernel::host::memory::ElementsMut;
 use crate::kernel::host::walk::Cursor;
 
-/// The walk for operands that all move along the last axes together.
+/// Iterates over operands that all move together along the last axes.
 pub(crate) struct Lines<'a> {
     inputs: &'a [MapInput<'a>],
     outputs: &'a [MapOutput<'a>],
     reads: SmallVec<[Cursor; 4]>,
     writes: SmallVec<[Cursor; 1]>,
-    /// Elements after the tile.
+    /// Number of elements after the tile.
     left: usize,
 }
 

@@ -1,4 +1,5 @@
-//! Fused elementwise chains: the program is interpreted over tiles that fit the nearest cache, one plain loop per step and tile.
+//! Fused elementwise chains on the CPU. The program is interpreted over tiles that fit the L1 cache, with one simple
+//! loop per expression and tile.
 
 use smallvec::SmallVec;
 
@@ -18,18 +19,19 @@ mod split;
 
 pub(crate) use self::split::Chunk;
 
-/// Elements per tile. The registers of a typical chain then fit the first-level cache.
+/// Elements per tile. The registers of a typical chain then fit the L1 cache.
 const TILE: usize = 512;
-/// From one buffer to the next: apart by more than a tile, so that equal places of two buffers do not meet in the same line of the cache.
+/// Distance between buffers. It is larger than a tile, so that the same position in two buffers does not map to the
+/// same cache line.
 const PITCH: usize = TILE + 48;
 
-/// Where an input's elements are.
+/// Where the elements of an input are.
 #[derive(Clone, Copy)]
 pub(crate) enum MapSource<'a> {
     Elements(Elements<'a>),
-    /// In the memory of an output with the very same layout, so a tile is read before it is overwritten.
+    /// In the memory of an output with exactly the same layout. A tile is read before it is overwritten.
     InPlace(usize),
-    /// The element at a position is the position.
+    /// The value of each element is its position.
     Iota,
 }
 
@@ -47,7 +49,7 @@ pub(crate) struct MapOutput<'a> {
     pub offset: isize,
 }
 
-/// 32 well-mixed bits of a position and a seed; the WGSL twin has the same lines.
+/// 32 well-mixed bits of a position and a seed. Keep in sync with the WGSL version.
 #[inline(always)]
 pub(crate) fn hash(position: u32, seed: u32) -> u32 {
     let mut h = position.wrapping_mul(0x9E37_79B1) ^ seed.wrapping_mul(0x85EB_CA77).wrapping_add(0xC2B2_AE3D);
@@ -58,7 +60,7 @@ pub(crate) fn hash(position: u32, seed: u32) -> u32 {
     h ^ (h >> 16)
 }
 
-/// Runs the kernel. Several outputs may share a memory; then everything runs on this thread.
+/// Runs the kernel. If several outputs share a memory, everything runs on the calling thread.
 pub(crate) fn map(
     kernel: &MapKernel,
     inputs: &[MapInput],
@@ -77,31 +79,33 @@ pub(crate) fn map(
     pool.each(chunks, |chunk| code.run(chunk, inputs, outputs, scalars));
 }
 
-/// How the tiles of a chunk lie in its operands.
+/// Iterates over the tiles of a chunk and accesses its operands.
 trait Walk {
-    /// Moves to the next tile, the first at first, and gives its elements; 0 past the last.
+    /// Advances to the next tile, or to the first one on the first call. Returns its number of elements, or 0 after the
+    /// last tile.
     fn next(&mut self) -> usize;
-    /// Fills a tile from an input; once for every tile.
+    /// Fills a tile from an input. Called once per input and tile.
     fn load(&mut self, memories: &[ElementsMut], input: usize, tile: &mut [u32]);
     /// Writes a tile to an output.
     fn store(&mut self, memories: &mut [ElementsMut], output: usize, tile: &[u32]);
 }
 
-/// A program with a tile buffer chosen for every register.
+/// A program with a tile buffer assigned to every register.
 pub(crate) struct Code<'a> {
     program: &'a Program,
-    /// The buffer of each register; a register that nothing reads has none.
+    /// The buffer of each register. Unused registers have none.
     buffers: SmallVec<[Option<usize>; 32]>,
-    /// Whether the register is the same for all elements.
+    /// Whether the register has the same value for all elements.
     fixed: SmallVec<[bool; 32]>,
     count: usize,
 }
 
 impl<'a> Code<'a> {
-    /// Buffers are reused once the last reader of their register is past; those of fixed registers never.
+    /// Assigns buffers. A buffer is reused after the last read of its register. Buffers of fixed registers are not
+    /// reused.
     pub(crate) fn new(program: &'a Program, inputs: &[MapInput]) -> Self {
         let n = program.exprs.len();
-        // A walk moves on as it loads.
+        // Loading an input advances its walk, so it must happen only once.
         debug_assert!(
             (0..n).all(
                 |i| !matches!(program.exprs[i], Expr::Input(..)) || !program.exprs[..i].contains(&program.exprs[i])
@@ -139,7 +143,7 @@ impl<'a> Code<'a> {
                 count += 1;
                 Some(count - 1)
             });
-            // After choosing, so that a step never writes a buffer it reads.
+            // Freed after the buffer was chosen, so that an expression never writes a buffer that it reads.
             let mut ended: SmallVec<[usize; 4]> = expr.operands().map(|reg| reg.0 as usize).collect();
             ended.sort_unstable();
             ended.dedup();
@@ -148,7 +152,7 @@ impl<'a> Code<'a> {
         Self { program, buffers, fixed, count }
     }
 
-    /// All tiles of a chunk.
+    /// Runs all tiles of a chunk.
     pub(crate) fn run(&self, mut chunk: Chunk, inputs: &[MapInput], outputs: &[MapOutput], scalars: &[u32]) {
         let mut memories = core::mem::take(&mut chunk.memories);
         let longest = TILE.min(chunk.shape.iter().product());
@@ -180,7 +184,8 @@ impl<'a> Code<'a> {
         });
     }
 
-    /// All registers of one tile of `count` elements. `longest` is what a tile has at most, for the first of them.
+    /// Computes all registers of one tile of `count` elements. For the first tile, `longest` is the maximum tile
+    /// length.
     fn compute(
         &self,
         longest: Option<usize>,
@@ -192,7 +197,7 @@ impl<'a> Code<'a> {
     ) {
         for (i, expr) in self.program.exprs.iter().enumerate() {
             let Some(buffer) = self.buffers[i] else { continue };
-            // A fixed register fills its tile once.
+            // A fixed register is filled once for all tiles.
             let length = match longest {
                 Some(longest) if self.fixed[i] => longest,
                 None if self.fixed[i] => continue,

@@ -1,4 +1,4 @@
-//! One loop per primitive, over tiles.
+//! One loop per primitive operation, over tiles.
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use half::f16;
@@ -26,7 +26,7 @@ fn pairs<A: Pod, R: Pod>(a: &[u32], b: &[u32], out: &mut [u32], f: impl Fn(A, A)
     }
 }
 
-/// Carries out one step that computes; `tile` gives operands.
+/// Computes one expression. `tile` returns the operand in a register.
 pub(crate) fn step<'t>(program: &Program, expr: &Expr, tile: impl Fn(Reg) -> &'t [u32], out: &mut [u32]) {
     match *expr {
         Expr::Unary(op, x) => {
@@ -80,7 +80,7 @@ pub(crate) fn step<'t>(program: &Program, expr: &Expr, tile: impl Fn(Reg) -> &'t
         }
         Expr::Call(function, arguments) => {
             let tiles: SmallVec<[&[u32]; 4]> = arguments.regs().iter().map(|&reg| tile(reg)).collect();
-            // Plans whose functions are not all there are not run.
+            // Plans with missing functions are rejected before they run.
             if let Some(cpu) = &program.functions[function as usize].cpu {
                 cpu.apply(&tiles, out);
             }
@@ -99,7 +99,7 @@ fn unary(op: Primitive, class: Class, x: &[u32], out: &mut [u32]) {
         (Primitive::Abs, Class::Int) => each(x, out, i32::wrapping_abs),
         (Primitive::Abs, Class::Uint) => out.copy_from_slice(x),
         (Primitive::Sign, Class::Float) => each(x, out, |v: f32| {
-            // Zeros and NaN stay what they are.
+            // Zeros and NaN are unchanged.
             if v > 0.0 {
                 1.0
             } else if v < 0.0 {
@@ -182,7 +182,7 @@ fn float(op: BinaryOp, a: &[u32], b: &[u32], out: &mut [u32]) {
     }
 }
 
-/// A negative exponent leaves only ±1 above zero.
+/// With a negative exponent, only the powers of 1 and -1 are nonzero.
 fn int_pow(a: i32, b: i32) -> i32 {
     match (a, b) {
         (_, 0..) => a.wrapping_pow(b as u32),
@@ -224,7 +224,7 @@ fn uint(op: BinaryOp, a: &[u32], b: &[u32], out: &mut [u32]) {
     }
 }
 
-/// Rust's `as` has the documented rules: floats saturate and NaN gives 0, integers wrap.
+/// Rust's `as` follows the documented rules: floats saturate, NaN gives 0 and integers wrap.
 #[inline(always)]
 fn cast(from: Class, to: DType, x: &[u32], out: &mut [u32]) {
     match (to, from) {
@@ -243,7 +243,7 @@ fn cast(from: Class, to: DType, x: &[u32], out: &mut [u32]) {
         (DType::U8, _) => each(x, out, |v: u32| u32::from(v as u8)),
         (DType::Bool, Class::Float) => each(x, out, |v: f32| u32::from(v != 0.0)),
         (DType::Bool, _) => each(x, out, |v: u32| u32::from(v != 0)),
-        // No expression makes blocks.
+        // Expressions never produce blocks.
         (DType::Q8_0 | DType::Q4_0 | DType::Q4_128, _) => out.copy_from_slice(x),
     }
 }

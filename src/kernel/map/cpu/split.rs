@@ -1,4 +1,4 @@
-//! Cutting an iteration space into boxes that write disjoint, ordered parts of every output.
+//! Splits an iteration space into boxes that write disjoint, ordered parts of every output.
 
 use core::ops::Range;
 
@@ -7,21 +7,22 @@ use smallvec::SmallVec;
 use super::{MapInput, MapOutput};
 use crate::kernel::host::memory::ElementsMut;
 
-/// A box of the iteration space: a range of one axis, at fixed indices of the axes before it, whole in the axes after it.
+/// A box of the iteration space: a range of one axis, at fixed indices of the axes before it, covering all axes after
+/// it.
 pub(crate) struct Chunk<'a> {
-    /// The first axis that is walked.
+    /// The first axis that is iterated.
     pub axis: usize,
-    /// Sizes from that axis on.
+    /// Sizes of the axes from `axis` on.
     pub shape: SmallVec<[usize; 6]>,
     pub input_offsets: SmallVec<[isize; 4]>,
-    /// Positions in the chunk's own memories.
+    /// Offsets within the chunk's own memories.
     pub output_offsets: SmallVec<[isize; 1]>,
     pub memories: Vec<ElementsMut<'a>>,
 }
 
-/// Leading axes along which the output's elements only ever move forward, past everything of the axes inside.
+/// Number of leading axes along which the output only advances, past all elements of the inner axes.
 fn ordered_axes(shape: &[usize], output: &MapOutput) -> usize {
-    // Whether stepping axis `i` leaves behind all that the axes inside it reach.
+    // Whether a step of axis `i` goes past everything that the inner axes reach.
     let steps_over = |i: usize| {
         let inside: isize =
             shape[i + 1..].iter().zip(&output.strides[i + 1..]).map(|(&n, &s)| (n as isize - 1) * s.abs()).sum();
@@ -30,10 +31,10 @@ fn ordered_axes(shape: &[usize], output: &MapOutput) -> usize {
     (0..shape.len()).take_while(|&i| steps_over(i)).count()
 }
 
-/// The box of the walk: fixed leading indices, then a range.
+/// A box: fixed leading indices, then a range.
 type Cut = (SmallVec<[usize; 6]>, Range<usize>);
 
-/// Cuts axis `fixed.len()` into `parts`, or goes inside it if it is too short for that.
+/// Splits axis `fixed.len()` into `parts`, or recurses into it if it is too short.
 fn cut(shape: &[usize], axes: usize, parts: usize, fixed: &mut SmallVec<[usize; 6]>, cuts: &mut Vec<Cut>) {
     let n = shape[fixed.len()];
     if n >= parts || fixed.len() + 1 >= axes {
@@ -48,7 +49,7 @@ fn cut(shape: &[usize], axes: usize, parts: usize, fixed: &mut SmallVec<[usize; 
     }
 }
 
-/// About `parts` boxes, or one where outputs cannot be cut.
+/// Splits into about `parts` boxes, or one if the outputs cannot be split.
 pub(crate) fn chunks<'a>(
     shape: &[usize],
     inputs: &[MapInput],
@@ -68,7 +69,7 @@ pub(crate) fn chunks<'a>(
     }
     let mut cuts = Vec::new();
     cut(shape, axes, parts, &mut SmallVec::new(), &mut cuts);
-    // What is left of each memory, and the position its first element had.
+    // The rest of each memory, and the position of its first element.
     let mut rest: Vec<(usize, Option<ElementsMut>)> = memories.into_iter().map(|m| (0, Some(m))).collect();
     cuts.into_iter()
         .map(|(fixed, range)| {

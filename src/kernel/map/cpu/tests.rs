@@ -3,7 +3,7 @@ use half::f16;
 use super::*;
 use crate::ir::{BinaryOp, Class, DType, Layout, Primitive, Shape, UnaryOp};
 
-/// Runs a program over one input layout per input and gives the words of a contiguous output.
+/// Runs a program with one layout per input and returns the words of a contiguous output.
 fn run(program: &Program, shape: &Shape, inputs: &[(Elements, &Layout)], dtype: DType, scalars: &[u32]) -> Vec<u32> {
     let mut words = vec![0u32; dtype.words(shape.elements())];
     let out = Layout::contiguous(shape.clone());
@@ -21,7 +21,7 @@ fn run(program: &Program, shape: &Shape, inputs: &[(Elements, &Layout)], dtype: 
     words
 }
 
-/// One binary op on two lists of one class, by their bits.
+/// Applies a binary op to two lists of one class, given as bits.
 fn binary(op: BinaryOp, class: Class, a: &[u32], b: &[u32]) -> Vec<u32> {
     let mut program = Program::default();
     let (x, y) = (program.push(Expr::Input(0, class)), program.push(Expr::Input(1, class)));

@@ -86,7 +86,8 @@ pub(super) fn run_step_with(
     let Some(launch) = lower(step, caps) else { return (buffers.to_vec(), 0) };
     super::texts::check(&launch);
     let trusted = run(&launch, buffers, scalars, wgpu::ShaderRuntimeChecks::unchecked());
-    // Checks change nothing unless an access was out of bounds, which is what the crate's trust in its kernels rests on.
+    // Checks change nothing unless an access was out of bounds, which is what the crate's trust in its kernels rests
+    // on.
     let checked = run(&launch, buffers, scalars, wgpu::ShaderRuntimeChecks::checked());
     // The sign of a NaN is the compiler's choice.
     let same = |a: u32, b: u32| a == b || ((a ^ b) == 0x8000_0000 && f32::from_bits(a).is_nan());

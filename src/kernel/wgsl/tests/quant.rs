@@ -1,4 +1,5 @@
-//! Kernels of blocks on the device against the host's lines, bit by bit where they round, and products against widened weights.
+//! Kernels of blocks on the device against the host's lines, bit by bit where they round, and products against widened
+//! weights.
 
 use super::device::{assert_close, floats, noise, operand, run_step_with, step, variants, words};
 use crate::ir::{BlockFormat, Class, DType, Source};

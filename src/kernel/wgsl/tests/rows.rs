@@ -19,7 +19,8 @@ const SHAPES: [[usize; 3]; 11] = [
     [65, 7, 4],
 ];
 
-/// Runs `kernel` on `x [outer, n, inner]` and gives the output's words, for every variant, with and without quads at multiples of four.
+/// Runs `kernel` on `x [outer, n, inner]` and gives the output's words, for every variant, with and without quads at
+/// multiples of four.
 fn run(kernel: Kernel, x: &[u32], class: Class, shape: &[usize], out: &[usize], result: DType) -> Vec<Vec<u32>> {
     let mut results = Vec::new();
     for (x_offset, y_offset) in [(1, 2), (4, 4)] {
