@@ -1,19 +1,20 @@
-//! What can run: one table of kernels, plain descriptions that both backends carry out.
+//! The kernel table: plain descriptions of kernels that both backends can run.
 //!
-//! A kernel says everything about itself in its own file, through [`KernelSpec`]: what it needs, what may fuse with it,
-//! its cost, how it splits, its forms, its WGSL and its CPU twin. The list below makes the enum [`Kernel`], its
-//! dispatch and the mapping from ops to kernels. To add a kernel: an [`Op`] with its recorder, a file here that
-//! implements [`KernelSpec`] and `describe`, its text in `assets/kernels`, and a line in the list. What is missing does
-//! not compile.
+//! A kernel describes itself in its own file, through [`KernelSpec`]: what inputs it needs, what may fuse with it, its
+//! cost, how it splits, its variants, its WGSL and its CPU twin. The list below generates the enum [`Kernel`], its
+//! dispatch and the mapping from ops to kernels. To add a kernel, add an [`Op`] with its recorder, a file here that
+//! implements [`KernelSpec`] and `describe`, its text in `assets/kernels`, and a line in the list. The compiler reports
+//! what is missing.
 //!
-//! A plan is a list of [`Step`]s: kernels with operands. Rules that hold for every kernel but [`MapKernel`]:
-//! * inputs are contiguous (their layout may have an offset) unless [`KernelSpec::need`] asks for less;
-//! * there is one output, contiguous, of a 32-bit dtype (but for those that make blocks); the planner packs narrower
-//!   results with a map. A plan may have elementwise work done on each value before it is written (see
-//!   [`Step::epilogue`](crate::kernel::Step)), which then decides what is written where;
-//! * inputs may be of any dtype; they are computed in the 32-bit type of their class. Quantised inputs are contiguous.
+//! A plan is a list of [`Step`]s: kernels with operands. These rules hold for every kernel except [`MapKernel`]:
 //!
-//! [`host`] has what the CPU twins share, [`wgsl`] what the texts share.
+//! * Inputs are contiguous (their layout may have an offset) unless [`KernelSpec::need`] asks for less.
+//! * There is one contiguous output of a 32-bit dtype, except for kernels that produce blocks. The planner packs
+//!   narrower results with a map. If a step has an [epilogue](crate::kernel::Step::epilogue), the epilogue determines
+//!   what is written where.
+//! * Inputs may have any dtype and are computed in the 32-bit type of their class. Quantised inputs are contiguous.
+//!
+//! [`host`] contains the code shared by CPU twins, [`wgsl`] the code shared by shaders.
 
 mod attention;
 mod block_copy;
@@ -98,9 +99,8 @@ kernels! {
         ScatterNd(ScatterNdKernel) for ScatterNd { reduce },
         Attention(AttentionKernel) for Attention { causal, mask },
         Lstm(LstmKernel) for Lstm { reverse },
-        /// A kernel of the user's. Inputs and outputs are contiguous, start where bindings may start, and lie in
-        /// different memories but for scratch; behind the outputs come its own scratch memories. Scalars: the words of
-        /// its params.
+        /// A custom kernel. Inputs and outputs are contiguous, start at valid binding offsets, and use different
+        /// memories except for scratch. Its scratch memories follow the outputs. Scalars: the words of its params.
         Custom(CustomCall),
     }
     planner {
@@ -124,7 +124,7 @@ kernels! {
 }
 
 impl Kernel {
-    /// The map, if the kernel is one: maps are what other kernels are fused with.
+    /// Returns the map, if the kernel is one. Maps can be fused with other kernels.
     pub(crate) fn as_map(&self) -> Option<&MapKernel> {
         if let Kernel::Map(map) = self { Some(map) } else { None }
     }

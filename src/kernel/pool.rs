@@ -1,4 +1,4 @@
-//! Pooling of planes.
+//! Pooling.
 
 use bytemuck::cast_slice_mut;
 
@@ -15,8 +15,8 @@ use crate::kernel::split::{InParts, Levels, Part, by_rows};
 use crate::kernel::wgsl::Builder;
 use crate::kernel::{Caps, Launch, Step, Variants, wgsl_type};
 
-/// Each plane of `[planes, in…]` → `[planes, out…]`. A window wholly outside the input gives 0 (average) or the lowest
-/// value (max).
+/// Pools each plane of `[planes, in…]` to `[planes, out…]`. A window entirely outside the input gives 0 (average) or
+/// the lowest value (max).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PoolKernel {
     pub kind: PoolKind,
@@ -109,8 +109,8 @@ impl KernelSpec for PoolKernel {
     }
 }
 
-/// The position of the maximum of a window wholly outside the input is 0. A NaN is above every number, so it wins, as
-/// in `max`.
+/// The launch of a pooling. The position of the maximum is 0 for a window entirely outside the input. NaN is larger
+/// than every number, as in `max`.
 pub(crate) fn lower(step: &Step, kernel: &PoolKernel, caps: &Caps) -> Launch {
     let count = kernel.planes * kernel.output.iter().product::<usize>();
     let mut builder = Builder::new(step);
@@ -127,7 +127,7 @@ pub(crate) fn lower(step: &Step, kernel: &PoolKernel, caps: &Caps) -> Launch {
         }
     });
     let params = &mut builder.params;
-    // As a parameter, since WGSL has no way to write an infinity.
+    // Passed as a parameter because WGSL cannot express infinities.
     match kernel.class {
         Class::Float => params.float("lowest", f32::NEG_INFINITY),
         Class::Int => params.signed("lowest", i32::MIN as isize),
@@ -140,7 +140,7 @@ pub(crate) fn lower(step: &Step, kernel: &PoolKernel, caps: &Caps) -> Launch {
     builder.finish_threads(include_str!("../../assets/kernels/pool.wgsl"), count, caps)
 }
 
-/// The twin. Input: x. A window wholly outside gives position 0.
+/// The CPU twin. Input: x. A window entirely outside the input gives position 0.
 pub(crate) fn pool(kernel: &PoolKernel, inputs: &[Input], out: &mut [u32], pool: &CpuPool) {
     let [x] = inputs else { return };
     let plane: usize = kernel.output.iter().product();
@@ -153,7 +153,7 @@ pub(crate) fn pool(kernel: &PoolKernel, inputs: &[Input], out: &mut [u32], pool:
             PoolKind::ArgMax => pool.each_unit(cast_slice_mut::<_, i32>(out), plane, cost, |first, out| {
                 let mut best = vec![T::LOWEST; plane];
                 for (i, out) in out.chunks_mut(plane).enumerate() {
-                    // Minus one until something is seen.
+                    // -1 until an element is seen.
                     out.fill(-1);
                     let x = plane_of(first + i);
                     each_tap(kernel, |to, from| {
@@ -186,7 +186,7 @@ pub(crate) fn pool(kernel: &PoolKernel, inputs: &[Input], out: &mut [u32], pool:
     });
 }
 
-/// Every pair of an output position and an input position under its window, in the plane; a window's places come in
+/// Calls `work` with every output position and each input position in its window. The positions of a window come in
 /// row-major order.
 #[inline(always)]
 fn each_tap(kernel: &PoolKernel, mut work: impl FnMut(usize, usize)) {
@@ -211,7 +211,7 @@ fn each_tap(kernel: &PoolKernel, mut work: impl FnMut(usize, usize)) {
     }
 }
 
-/// What each output position divides by: its taps inside the input, or inside the padded input. At least 1.
+/// The divisor of each output position: its number of taps inside the input, or inside the padded input. At least 1.
 fn counts(kernel: &PoolKernel, include_pad: bool) -> Vec<usize> {
     let window = &kernel.window;
     let axis_counts = [0, 1, 2].map(|a| {
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn pools_match_the_definition() {
         for (window, input) in windows() {
-            // One more than fits, as ceil mode asks.
+            // One more than fits, as with ceil mode.
             let output = [0, 1, 2].map(|a| {
                 let reach = (window.size[a] - 1) * window.dilation[a] + 1;
                 (input[a] + window.before[a] + window.after[a] - reach).div_ceil(window.stride[a]) + 1

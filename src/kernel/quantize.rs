@@ -1,4 +1,4 @@
-//! Numbers become blocks.
+//! Quantises floats to blocks.
 
 use crate::error::RunError;
 use crate::ir::{DType, Node};
@@ -10,8 +10,8 @@ use crate::kernel::wgsl::Builder;
 use crate::kernel::wgsl::blocks::block_code;
 use crate::kernel::{Caps, Launch, Step, Variants};
 
-/// So many blocks of a quantised type, made of floats. The output begins with a group and ends with one or with its
-/// memory.
+/// Quantises floats to blocks of a quantised type. The output starts at a group boundary and ends at one, or at the end
+/// of its memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct QuantizeKernel {
     pub dtype: DType,
@@ -92,7 +92,7 @@ impl KernelSpec for QuantizeKernel {
     }
 }
 
-/// The launch that makes blocks of numbers: a thread for each group of two.
+/// The launch. Each thread computes one group of two blocks.
 pub(crate) fn lower(step: &Step, kernel: &QuantizeKernel, caps: &Caps) -> Option<Launch> {
     let format = kernel.dtype.block_format()?;
     let mut builder = Builder::new(step);
@@ -104,7 +104,7 @@ pub(crate) fn lower(step: &Step, kernel: &QuantizeKernel, caps: &Caps) -> Option
     Some(builder.finish_threads(body, kernel.blocks.div_ceil(2), caps))
 }
 
-/// The twin. Input: floats. Blocks go to `words` from the group with block `first` on.
+/// The CPU twin. Input: floats. Blocks are written to `words`, starting at the group that contains block `first`.
 pub(crate) fn quantize(kernel: &QuantizeKernel, inputs: &[Input], words: &mut [u32], first: usize, pool: &CpuPool) {
     let ([x], Some(format)) = (inputs, kernel.dtype.block_format()) else { return };
     let start = first / 2 * format.group_words();
@@ -112,7 +112,7 @@ pub(crate) fn quantize(kernel: &QuantizeKernel, inputs: &[Input], words: &mut [u
     pool.each_unit(words, format.group_words(), format.elements * 8, |group, words| {
         let mut values = [0f32; 128];
         let values = &mut values[..format.elements];
-        // A last group may have one block.
+        // The last group may have only one block.
         let blocks = 2 * words.len() / format.group_words();
         for block in 0..blocks {
             x.range((group * 2 + block) * format.elements, values);

@@ -15,7 +15,7 @@ use crate::kernel::wgsl::Builder;
 use crate::kernel::wgsl::rows::Rows;
 use crate::kernel::{Caps, Launch, Step, Variants, choose};
 
-/// Each row of `[rows, n]`. Inputs: x, weight `[n]` if flagged, bias `[n]` if flagged. Scalar 0: epsilon.
+/// Normalises each row of `[rows, n]`. Inputs: x, weight `[n]` if flagged, bias `[n]` if flagged. Scalar 0: epsilon.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RowNormKernel {
     pub kind: NormKind,
@@ -46,7 +46,7 @@ impl KernelSpec for RowNormKernel {
     }
 
     fn fusing(&self) -> Fusing {
-        // Once for what is to know of the row, once for the result.
+        // One pass for the statistics of the row, one for the result.
         Fusing::both(2, self.rows)
     }
 
@@ -108,7 +108,7 @@ pub(crate) fn lower(step: &Step, kernel: &RowNormKernel, caps: &Caps) -> Option<
         return None;
     }
     let rows = rows(kernel);
-    // Every row has the same weights, so only where they begin matters.
+    // Every row uses the same weights, so only their start matters.
     let begins = |input: usize| step.inputs.get(input).is_some_and(|o| o.layout.offset.is_multiple_of(4));
     let quads = [
         ("x", rows.aligned(&step.inputs[0])),
@@ -145,7 +145,7 @@ pub(crate) fn lower(step: &Step, kernel: &RowNormKernel, caps: &Caps) -> Option<
     Some(rows.finish(builder, variant, include_str!("../../assets/kernels/row_norm.wgsl"), caps))
 }
 
-/// The twin. Inputs: x, weight if flagged, bias if flagged; scalar 0 is epsilon.
+/// The CPU twin. Inputs: x, weight if flagged, bias if flagged. Scalar 0 is epsilon.
 pub(crate) fn row_norm(kernel: &RowNormKernel, inputs: &[Input], out: &mut [f32], scalars: &[u32], pool: &CpuPool) {
     let Some((x, affine)) = inputs.split_first() else { return };
     let epsilon = f64::from(scalars.first().map_or(0.0, |&bits| f32::from_bits(bits)));
@@ -172,7 +172,7 @@ pub(crate) fn row_norm(kernel: &RowNormKernel, inputs: &[Input], out: &mut [f32]
     });
 }
 
-/// One row, without weight and bias.
+/// Normalises one row, without weight and bias.
 #[inline(always)]
 fn row(kind: NormKind, epsilon: f64, x: &[f32], out: &mut [f32]) {
     let n = x.len() as f64;
@@ -185,7 +185,7 @@ fn row(kind: NormKind, epsilon: f64, x: &[f32], out: &mut [f32]) {
         NormKind::Rms => (0.0, (sum_f32(x, |v| v * v) / n + epsilon).sqrt()),
         NormKind::L2 => {
             let norm = sum_f32(x, |v| v * v).sqrt();
-            // In this form NaN stays.
+            // This form preserves NaN.
             (0.0, if norm < epsilon { epsilon } else { norm })
         }
     };

@@ -1,4 +1,5 @@
-//! Softmax and its logarithm over the middle of `[outer, n, inner]`. As in NumPy, a row of −∞ alone gives NaN.
+//! Softmax and log-softmax over the middle axis of `[outer, n, inner]`. As in NumPy, a row that is entirely −∞ gives
+//! NaN.
 
 use bytemuck::cast_slice_mut;
 use smallvec::SmallVec;
@@ -17,7 +18,7 @@ use crate::kernel::wgsl::Builder;
 use crate::kernel::wgsl::rows::Rows;
 use crate::kernel::{Caps, Launch, Step, Variants, choose};
 
-/// Over the middle of `[outer, n, inner]`; the maximum is subtracted first.
+/// Softmax over the middle axis of `[outer, n, inner]`. The maximum is subtracted first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SoftmaxKernel {
     pub log: bool,
@@ -47,7 +48,7 @@ impl KernelSpec for SoftmaxKernel {
     }
 
     fn fusing(&self) -> Fusing {
-        // Once for what is to know of the row, once for the result.
+        // One pass for the statistics of the row, one for the result.
         Fusing::both(2, self.outer * self.inner)
     }
 
@@ -123,7 +124,7 @@ pub(crate) fn lower(step: &Step, kernel: &SoftmaxKernel, caps: &Caps) -> Option<
     Some(rows.finish(builder, variant, include_str!("../../assets/kernels/softmax.wgsl"), caps))
 }
 
-/// The twin. Input: x.
+/// The CPU twin. Input: x.
 pub(crate) fn softmax(kernel: &SoftmaxKernel, inputs: &[Input], out: &mut [f32], pool: &CpuPool) {
     let [x] = inputs else { return };
     let x = x.contiguous::<f32>(pool);
@@ -156,7 +157,7 @@ pub(crate) fn softmax(kernel: &SoftmaxKernel, inputs: &[Input], out: &mut [f32],
     });
 }
 
-/// One contiguous row.
+/// Computes one contiguous row.
 #[inline(always)]
 fn row(x: &[f32], out: &mut [f32], log: bool) {
     let max = max_f32(x);
@@ -173,7 +174,7 @@ fn row(x: &[f32], out: &mut [f32], log: bool) {
     }
 }
 
-/// All columns of `[n, inner]` together, row after row. `lines` is room for two rows.
+/// Computes all columns of `[n, inner]` together, row by row. `lines` is a buffer for two rows.
 #[inline(always)]
 fn columns(x: &[f32], out: &mut [f32], lines: &mut [f32], log: bool) {
     let inner = lines.len() / 2;
@@ -221,7 +222,7 @@ mod tests {
                     let value = of(at / inner % n).exp() / sum;
                     let expected = if log { value.ln() } else { value };
                     let error = (f64::from(actual) - expected).abs();
-                    // The logarithm of a number near 1 loses relative accuracy to the subtraction.
+                    // The logarithm of a number near 1 loses relative accuracy in the subtraction.
                     let floor = if log { 0.1 } else { 1e-3 };
                     assert!(error < 2e-6 * expected.abs().max(floor), "{outer} {n} {inner}: {actual} {expected}");
                 }

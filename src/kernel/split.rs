@@ -1,4 +1,4 @@
-//! Parts of a step: how kernels say that they can be done piece by piece. The planner allocates what the pieces need.
+//! Parts of a step: how kernels describe the ways they can be split. The planner allocates the memory that parts need.
 
 use core::ops::Range;
 
@@ -6,11 +6,11 @@ use super::spec::Inputs;
 use super::{Kernel, ReduceKernel, Step};
 use crate::ir::{DType, Layout, Operand, Shape};
 
-/// Parts begin at multiples of this many rows or elements where there are enough of them: whole words, vectors and
-/// groups of blocks.
+/// Parts start at multiples of this many rows or elements if there are enough of them, so that they consist of whole
+/// words, vectors and groups of blocks.
 pub(crate) const EVEN: usize = 64;
 
-/// Part of a step's work.
+/// A part of a step's work.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Part {
     pub kernel: Kernel,
@@ -21,27 +21,27 @@ pub(crate) struct Part {
 /// Where the result of a part goes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PartOutput {
-    /// Straight to its place.
+    /// Directly to its destination.
     Place(Operand),
-    /// To scratch memory of this shape, from where it is copied to its place.
+    /// To scratch memory of this shape. It is then copied to its destination.
     Copied { shape: Shape, to: Operand },
-    /// To scratch memory of this shape, from where it is added to what an earlier part left in its place.
+    /// To scratch memory of this shape. It is then added to what an earlier part wrote to the destination.
     Added { shape: Shape, to: Operand },
 }
 
-/// How a step is done in parts when halves are not the answer.
+/// How a step is split if halves do not apply.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "returned once for each step while a plan is made")]
+#[expect(clippy::large_enum_variant, reason = "returned once for each step while a plan is built")]
 pub(crate) enum InParts {
-    /// It is not: the step stays as it is.
+    /// The step is not split.
     Whole,
-    /// As these two.
+    /// Into these two parts.
     Halves([Part; 2]),
-    /// A reduction of one long row: the planner reduces parts of the row, then what these gave.
+    /// A reduction of one long row: the planner reduces parts of the row, then their results.
     LongRow(ReduceKernel),
 }
 
-/// Two launches in a row. What the first gives, of this shape and type, is the only input of the second.
+/// Two consecutive launches. The result of the first, of this shape and type, is the only input of the second.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Levels {
     pub first: Kernel,
@@ -50,7 +50,7 @@ pub(crate) struct Levels {
     pub second: Kernel,
 }
 
-/// Two parts of `n`, if there are two.
+/// Splits `n` in two, if possible.
 pub(crate) fn two_ranges(n: usize) -> Option<[Range<usize>; 2]> {
     let middle = match n {
         0 | 1 => return None,
@@ -62,14 +62,14 @@ pub(crate) fn two_ranges(n: usize) -> Option<[Range<usize>; 2]> {
     Some([0..middle, middle..n])
 }
 
-/// A contiguous operand's elements from `start` on.
+/// Part of a contiguous operand, starting at element `start`.
 pub(crate) fn part(operand: &Operand, start: usize, elements: usize) -> Operand {
     let layout = Layout { offset: operand.layout.offset + start, ..Layout::contiguous([elements]) };
     Operand { layout, ..operand.clone() }
 }
 
-/// Halves of a kernel that does the same to each of a number of rows. `of_input` and `of_output` are the elements of
-/// input 0 and of the output in a row; every row reads all other inputs. `with` gives the kernel of so many rows.
+/// Halves of a kernel that processes rows independently. `of_input` and `of_output` are the numbers of elements per row
+/// of input 0 and of the output. Every row reads all other inputs. `with` returns the kernel for a number of rows.
 pub(crate) fn by_rows<K: Into<Kernel>>(
     step: &Step,
     rows: usize,
@@ -86,8 +86,8 @@ pub(crate) fn by_rows<K: Into<Kernel>>(
     two_ranges(rows).map(|ranges| ranges.map(part_of)).into_iter().collect()
 }
 
-/// A step over a range of one axis of some inputs, given as (input, axis), with `of_output` elements of the output for
-/// each.
+/// A step over a range of one axis of some inputs, given as (input, axis). Each index of the range has `of_output`
+/// elements of the output.
 pub(crate) fn sliced(
     step: &Step,
     kernel: impl Into<Kernel>,
@@ -104,8 +104,8 @@ pub(crate) fn sliced(
     Part { kernel: kernel.into(), inputs, output: PartOutput::Place(output) }
 }
 
-/// Where columns `range` of the result `[m, n]` of a product go. Columns of several rows do not stand together, so
-/// these go through memory of their own.
+/// Where columns `range` of the result `[m, n]` of a product go. With several rows they are not contiguous, so they go
+/// through scratch memory.
 pub(crate) fn columns(output: &Operand, m: usize, n: usize, range: &Range<usize>) -> PartOutput {
     if m == 1 {
         return PartOutput::Place(part(output, range.start, range.len()));

@@ -10,33 +10,33 @@ use crate::ir::{NodeId, Operand};
 pub(crate) struct Step {
     pub kernel: Kernel,
     pub inputs: SmallVec<[Operand; 4]>,
-    /// One, but for maps and epilogues, which may have several.
+    /// One output, except for maps and epilogues, which may have several.
     pub outputs: SmallVec<[Operand; 1]>,
-    /// The batch's scalars that the kernel gets, as positions in the batch's list.
+    /// The scalars that the kernel uses, as indices into those of the batch.
     pub scalars: SmallVec<[u32; 4]>,
-    /// The recorded nodes this carries out, for reports; first the kernel's own.
+    /// The recorded nodes that this step runs, for reports. The kernel's own node comes first.
     pub nodes: SmallVec<[NodeId; 4]>,
-    /// What is done to each element of input 0 as it is read; that input is then [`Source::Fused`](crate::ir::Source).
-    /// Never on maps.
+    /// Computes each element of input 0 as it is read. That input is then [`Source::Fused`](crate::ir::Source). Never
+    /// set for maps.
     pub prologue: Option<Fused>,
-    /// What is done to each value of the kernel before it is written; the outputs are then the epilogue's. Never on
-    /// maps.
+    /// Applied to each value of the kernel before it is written. The outputs are then those of the epilogue. Never set
+    /// for maps.
     pub epilogue: Option<Fused>,
 }
 
-/// Elementwise work inside another kernel's launch, over that kernel's elements in row-major order.
+/// Elementwise work inside the launch of another kernel, over that kernel's elements in row-major order.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Fused {
     pub map: MapKernel,
-    /// Operands over the map's shape. In an epilogue, input 0 is the kernel's value
+    /// Operands over the shape of the map. In an epilogue, input 0 is the kernel's value
     /// ([`Source::Fused`](crate::ir::Source)).
     pub inputs: SmallVec<[Operand; 4]>,
-    /// Positions in the batch's scalars.
+    /// Indices into the batch's scalars.
     pub scalars: SmallVec<[u32; 4]>,
 }
 
 impl Step {
-    /// A launch of a kernel as it is.
+    /// A launch without fused work.
     pub(crate) fn new(kernel: impl Into<Kernel>, inputs: impl IntoIterator<Item = Operand>, output: Operand) -> Self {
         Self {
             kernel: kernel.into(),

@@ -1,4 +1,4 @@
-//! How the list of kernels becomes code: the enum, its dispatch, and who carries out which op.
+//! Generates code from the list of kernels: the enum, its dispatch, and the mapping from ops to kernels.
 
 use std::sync::Arc;
 
@@ -6,18 +6,18 @@ use super::Kernel;
 use super::spec::Inputs;
 use crate::ir::{BinaryOp, CustomCall, ElementFunction, Layout, UnaryOp, View};
 
-/// Makes the enum [`Kernel`] and all that depends on the list of kernels.
+/// Generates the enum [`Kernel`] and everything else that depends on the list of kernels.
 ///
-/// A line of `kernels` is `Name(Type)`, or `Name(Type) for Op { fields }` for the kernel of an op: then
-/// `Type::describe(node, inputs, fields…)` makes the kernel from the recorded node and its inputs, which were brought
-/// as `Type::need` asks. Ops that the planner carries out itself are listed in `planner`. An op in neither list does
-/// not compile.
+/// A line of `kernels` is `Name(Type)`, or `Name(Type) for Op { fields }` for the kernel of an op. In the latter case,
+/// `Type::describe(node, inputs, fields…)` creates the kernel from the recorded node and its inputs, which have the
+/// form that `Type::need` asks for. Ops that the planner handles itself are listed in `planner`. An op in neither list
+/// does not compile.
 macro_rules! kernels {
     (
         kernels { $( $(#[$attribute:meta])* $name:ident($kernel:ty) $(for $op:ident $({ $($field:ident),* })?)?, )* }
         planner { $( $pattern:pat => $lowering:expr, )* }
     ) => {
-        /// One kernel launch, without its operands. Everything here is structure.
+        /// One kernel launch, without its operands. All fields are part of the structure by which plans are cached.
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub(crate) enum Kernel {
             $( $(#[$attribute])* $name($kernel), )*
@@ -30,7 +30,7 @@ macro_rules! kernels {
         } )*
 
         impl Kernel {
-            /// What the kernel says about itself.
+            /// The kernel's description of itself.
             pub(crate) fn spec(&self) -> &dyn KernelSpec {
                 match self {
                     $( Kernel::$name(kernel) => kernel, )*
@@ -38,8 +38,8 @@ macro_rules! kernels {
             }
         }
 
-        /// Who carries out a node. `bring` gives an input of a kernel as the kernel needs it; other ops bring theirs
-        /// themselves.
+        /// Decides how a node is lowered. `bring` returns an input in the form that a kernel needs. Other ops fetch
+        /// their inputs themselves.
         pub(crate) fn lowering<'a>(
             node: &'a Node,
             bring: &mut dyn FnMut(NodeId, Need) -> Operand,
@@ -59,7 +59,7 @@ macro_rules! kernels {
 }
 pub(super) use kernels;
 
-/// Who carries out an op, with what the op says.
+/// How an op is lowered, with its attributes.
 #[expect(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 pub(crate) enum Lowering<'a> {
     /// A kernel, over these inputs.
@@ -74,7 +74,7 @@ pub(crate) enum Lowering<'a> {
     Const {
         words: &'a Arc<[u32]>,
     },
-    /// A map, together with the elementwise ops around it.
+    /// A map, fused with the elementwise ops around it.
     Elementwise(Elementwise<'a>),
     View(&'a View),
     Assemble {
@@ -95,7 +95,7 @@ pub(crate) enum Lowering<'a> {
     },
 }
 
-/// An op that computes each element from the same element of its inputs.
+/// An op that computes each element from the same elements of its inputs.
 #[derive(Clone, Copy)]
 pub(crate) enum Elementwise<'a> {
     Scalar,

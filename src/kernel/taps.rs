@@ -1,4 +1,4 @@
-//! Weighted sums of chosen elements of an axis: interpolation and other resampling.
+//! Weighted sums of selected elements along an axis: interpolation and other resampling.
 
 use bytemuck::cast_slice_mut;
 
@@ -11,8 +11,8 @@ use crate::kernel::split::{InParts, Levels, Part, by_rows};
 use crate::kernel::wgsl::Builder;
 use crate::kernel::{Caps, Launch, Step, Variants};
 
-/// `out[o, j, i] = Σₜ weight[j, t] · x[o, position[j, t], i]` for `x [outer, n, inner]`. Positions are in range.
-/// Floats.
+/// `out[o, j, i] = Σₜ weight[j, t] · x[o, position[j, t], i]` for `x [outer, n, inner]`. Positions are in range. All
+/// are floats.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TapsKernel {
     pub outer: usize,
@@ -101,7 +101,7 @@ pub(crate) fn lower(step: &Step, kernel: &TapsKernel, caps: &Caps) -> Launch {
     builder.finish_threads(include_str!("../../assets/kernels/taps.wgsl"), count, caps)
 }
 
-/// The twin. Inputs: x, positions, weights.
+/// The CPU twin. Inputs: x, positions, weights.
 pub(crate) fn taps(kernel: &TapsKernel, inputs: &[Input], out: &mut [f32], pool: &CpuPool) {
     let [x, position, weight] = inputs else { return };
     let (n, inner, taps) = (kernel.n, kernel.inner, kernel.taps);

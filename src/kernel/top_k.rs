@@ -1,4 +1,4 @@
-//! The best `k` of each row.
+//! The `k` best elements of each row.
 
 use bytemuck::cast_slice_mut;
 
@@ -12,7 +12,7 @@ use crate::kernel::split::{InParts, Levels, Part, by_rows};
 use crate::kernel::wgsl::{Builder, grid};
 use crate::kernel::{Caps, Launch, Step, Variants};
 
-/// `[rows, n]` → `i32 [rows, k]`: positions, best first, equal values by position. NaN counts as largest.
+/// `[rows, n]` to `i32 [rows, k]`: positions, best first. Equal values are ordered by position. NaN is the largest.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TopKKernel {
     pub class: Class,
@@ -44,7 +44,7 @@ impl KernelSpec for TopKKernel {
     }
 
     fn fusing(&self) -> Fusing {
-        // Each round looks at the whole row.
+        // Each round reads the whole row.
         Fusing::both(self.k.max(2), self.rows)
     }
 
@@ -95,7 +95,7 @@ impl KernelSpec for TopKKernel {
     }
 }
 
-/// `next_best`: what a round finds.
+/// `next_best`: finds the best element of a round.
 const NEXT: &str = include_str!("../../assets/kernels/top_k_next.wgsl");
 
 pub(crate) fn lower(step: &Step, kernel: &TopKKernel, caps: &Caps) -> Launch {
@@ -103,7 +103,7 @@ pub(crate) fn lower(step: &Step, kernel: &TopKKernel, caps: &Caps) -> Launch {
     let mut builder = Builder::new(step);
     key_code(&mut builder, kernel);
     builder.params.size("rows", rows).size("n", n).size("k", k);
-    // Rounds cost `k · n` a row, counting ranks costs `n · n` but is wholly parallel and needs no barriers.
+    // Rounds cost `k · n` per row. Counting ranks costs `n · n`, but is fully parallel and needs no barriers.
     if k * 4 >= n || n <= 64 {
         builder.finish_threads(include_str!("../../assets/kernels/top_k_rank.wgsl"), rows * n, caps)
     } else if caps.software && rows >= 16 {
@@ -116,7 +116,7 @@ pub(crate) fn lower(step: &Step, kernel: &TopKKernel, caps: &Caps) -> Launch {
     }
 }
 
-/// `key(i)`: element `i` as an unsigned number; the better the element, the higher. −0 equals 0, and NaN is above
+/// `key(i)`: element `i` as an unsigned number that is larger for better elements. −0 equals 0, and NaN is larger than
 /// infinity.
 fn key_code(builder: &mut Builder, kernel: &TopKKernel) {
     builder.code("fn key(i: u32) -> u32 {");
@@ -135,10 +135,10 @@ fn key_code(builder: &mut Builder, kernel: &TopKKernel) {
     builder.code(if kernel.largest { "    return order;\n}" } else { "    return ~order;\n}" });
 }
 
-/// So many are kept in order while a row is read; more are selected from all of it.
+/// Up to this many are kept sorted while a row is read. More are selected from the whole row.
 const FEW: usize = 32;
 
-/// The twin. Input: x.
+/// The CPU twin. Input: x.
 pub(crate) fn top_k(kernel: &TopKKernel, inputs: &[Input], out: &mut [i32], pool: &CpuPool) {
     let [x] = inputs else { return };
     let (n, k) = (kernel.n, kernel.k.min(kernel.n));
@@ -150,7 +150,8 @@ pub(crate) fn top_k(kernel: &TopKKernel, inputs: &[Input], out: &mut [i32], pool
         pool.each_unit(out, kernel.k, n * 8, |first, out| {
             let mut keys = Vec::with_capacity(if k <= FEW { k } else { n });
             for (out, x) in out.chunks_mut(kernel.k).zip(x[first * n..].chunks(n)) {
-                // Value above, position below: one comparison orders by value and then by position.
+                // The value in the high bits and the position in the low bits: one comparison orders by value, then by
+                // position.
                 let ranked = x.iter().enumerate().map(|(i, v)| {
                     let key = if kernel.largest { !v.key() } else { v.key() };
                     u64::from(key) << 32 | i as u64
@@ -175,7 +176,7 @@ pub(crate) fn top_k(kernel: &TopKKernel, inputs: &[Input], out: &mut [i32], pool
     });
 }
 
-/// Puts a key in its place among the best, of which the last goes; most are worse than all of them.
+/// Inserts a key into the sorted best keys and drops the last one. Most keys are worse than all of them.
 #[inline(always)]
 fn insert(best: &mut [u64], key: u64) {
     let Some(last) = best.len().checked_sub(1).filter(|&last| key < best[last]) else { return };

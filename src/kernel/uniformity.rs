@@ -1,11 +1,11 @@
-//! Checks that no barrier sits in control flow that invocations of a workgroup may leave apart. Naga does not check
-//! this yet, and a driver that meets such a barrier may hang.
+//! Checks that barriers are only in uniform control flow, which all invocations of a workgroup follow together. Naga
+//! does not check this yet, and a driver may hang at a barrier that some invocations do not reach.
 //!
-//! A value is uniform if all invocations of a workgroup have the same: constants, the parameter block, read-only memory
-//! at a uniform place, workgroup numbers, and what is computed from these. A local variable is uniform while everything
-//! ever stored to it is, in uniform control flow. The analysis is conservative: what it does not know is not uniform.
-//! It takes whatever users write, so its time grows with the text: a function is walked a few times for each way in
-//! which it is called, never once per path.
+//! A value is uniform if it is the same for all invocations of a workgroup: constants, the parameter block, read-only
+//! memory at a uniform position, workgroup ids, and everything computed from these. A local variable is uniform if
+//! everything ever stored to it is uniform and stored in uniform control flow. The analysis is conservative: everything
+//! else counts as non-uniform. Since the text may come from users, run time is bounded: a function is walked a few
+//! times for each distinct way it is called, never once per path.
 
 use std::collections::HashSet;
 
@@ -18,7 +18,7 @@ use naga::{
 /// A barrier that some invocations of a workgroup may not reach.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StrayBarrier {
-    /// The function it is in.
+    /// The function that contains it.
     pub function: String,
     pub span: Span,
 }
@@ -29,14 +29,14 @@ impl core::fmt::Display for StrayBarrier {
     }
 }
 
-/// The first barrier in non-uniform control flow that an entry point leads to.
+/// Finds the first barrier in non-uniform control flow that is reachable from an entry point.
 pub(crate) fn check(module: &Module, entry: &EntryPoint) -> Result<(), StrayBarrier> {
     let mut shared = Shared { module, pure: pure_functions(module), seen: HashSet::new() };
     let arguments = entry.function.arguments.iter().map(|a| is_uniform_builtin(a.binding.as_ref())).collect();
     Checker::new(&mut shared, &entry.name, &entry.function, arguments, true).run(true)
 }
 
-/// The first barrier that a function leads to, whoever calls it: as if not all invocations did.
+/// Finds the first barrier reachable from a function, assuming that not all invocations call it.
 pub(crate) fn any_barrier(module: &Module, function: &Function) -> Option<StrayBarrier> {
     let mut shared = Shared { module, pure: pure_functions(module), seen: HashSet::new() };
     let arguments = vec![false; function.arguments.len()];
@@ -44,7 +44,7 @@ pub(crate) fn any_barrier(module: &Module, function: &Function) -> Option<StrayB
     Checker::new(&mut shared, name, function, arguments, false).run(false).err()
 }
 
-/// Whether all invocations of a workgroup see the same built-in value.
+/// Whether a built-in value is the same for all invocations of a workgroup.
 fn is_uniform_builtin(binding: Option<&Binding>) -> bool {
     matches!(
         binding,
@@ -54,17 +54,17 @@ fn is_uniform_builtin(binding: Option<&Binding>) -> bool {
     )
 }
 
-/// Whether memory is the same for all invocations wherever it is read at the same place.
+/// Whether a read at the same position gives the same value to all invocations.
 fn is_uniform_memory(space: AddressSpace) -> bool {
     match space {
         AddressSpace::Uniform | AddressSpace::Immediate => true,
-        // What nobody writes.
+        // Read-only memory.
         AddressSpace::Storage { access } => access == StorageAccess::LOAD,
         _ => false,
     }
 }
 
-/// By function: whether its result depends on its arguments and uniform memory alone. Callees come before their
+/// For each function, whether its result depends only on its arguments and uniform memory. Callees come before their
 /// callers.
 fn pure_functions(module: &Module) -> Vec<bool> {
     let mut pure: Vec<bool> = Vec::with_capacity(module.functions.len());
@@ -82,41 +82,41 @@ fn pure_functions(module: &Module) -> Vec<bool> {
     pure
 }
 
-/// What the checks of all functions share.
+/// State shared by the checks of all functions.
 struct Shared<'m> {
     module: &'m Module,
     pure: Vec<bool>,
-    /// Calls that were checked: the function, which arguments are uniform, and whether all invocations make the call.
+    /// Calls already checked: the function, which arguments are uniform, and whether all invocations make the call.
     seen: HashSet<(Handle<Function>, Vec<bool>, bool)>,
 }
 
-/// One function under check.
+/// The check of one function.
 struct Checker<'m, 's> {
     shared: &'s mut Shared<'m>,
     name: &'m str,
     function: &'m Function,
     /// Which arguments are uniform.
     arguments: Vec<bool>,
-    /// Whether arguments come from the device: members of structs then have meanings of their own.
+    /// Whether this is the entry point. Members of its struct arguments may be built-in values.
     entry: bool,
-    /// The arguments of every call, by its result.
+    /// The arguments of every call, by result expression.
     calls: HashMap<Handle<Expression>, &'m [Handle<Expression>]>,
-    /// Locals that something non-uniform was stored to, at any point.
+    /// Local variables to which a non-uniform value is stored anywhere.
     varying: HashSet<Handle<LocalVariable>>,
-    /// Loops, by their bodies, whose rounds invocations may leave at different times.
+    /// Loops, by their bodies, that invocations may leave in different iterations.
     apart: HashSet<*const Block>,
-    /// Whether each expression is uniform, as far as is known of the locals.
+    /// Whether each expression is uniform, given what is known about the local variables.
     uniform: Vec<bool>,
-    /// Whether barriers are reported.
+    /// Whether to report barriers.
     report: bool,
 }
 
-/// How control may leave a block other than at its end, in non-uniform flow.
+/// How non-uniform control flow may leave a block before its end.
 #[derive(Clone, Copy, Default)]
 struct Leaves {
-    /// Out of the loop or switch around, or to its next round.
+    /// By leaving the enclosing loop or switch, or by continuing with the next iteration.
     break_or_continue: bool,
-    /// Out of the function.
+    /// By returning from the function.
     returns: bool,
 }
 
@@ -155,11 +155,11 @@ impl<'m, 's> Checker<'m, 's> {
         }
     }
 
-    /// Checks the function, entered by all invocations or not. Whether it may return early to some of them does not
-    /// matter to its caller, where they meet again.
+    /// Checks the function, called by all invocations or by some. Early returns do not affect the caller, where the
+    /// invocations reconverge.
     fn run(&mut self, uniform: bool) -> Result<(), StrayBarrier> {
-        // What is found late changes what was thought of earlier code, so barriers are looked at once nothing new is
-        // found; each round can only add.
+        // Later code can change what is known about earlier code, so barriers are only checked once nothing new is
+        // found. Every round can only add facts, so this terminates.
         loop {
             let before = (self.varying.len(), self.apart.len());
             self.uniform = self.values();
@@ -172,13 +172,13 @@ impl<'m, 's> Checker<'m, 's> {
         self.block(&self.function.body, uniform).map(|_| ())
     }
 
-    /// Walks a block that invocations enter together, or not.
+    /// Checks a block. `uniform` is whether all invocations enter it together.
     fn block(&mut self, block: &'m Block, mut uniform: bool) -> Result<Leaves, StrayBarrier> {
         let mut leaves = Leaves::default();
         for (statement, span) in block.span_iter() {
             let left = self.statement(statement, *span, uniform)?;
             leaves.add(left);
-            // Some invocations are gone; those that remain are not together.
+            // Some invocations have left the block, so the remaining control flow is not uniform.
             uniform &= !left.any();
         }
         Ok(leaves)
@@ -200,13 +200,14 @@ impl<'m, 's> Checker<'m, 's> {
             Statement::Switch { selector, cases } => {
                 let inside = uniform && self.is_uniform(*selector);
                 for case in cases {
-                    // A `continue` is not told from a `break`, which would end at the switch.
+                    // A `continue` is treated like a `break`, although the latter would end at the switch.
                     leaves.add(self.block(&case.body, inside)?);
                 }
             }
             Statement::Loop { body, continuing, break_if } => {
                 let key: *const Block = body;
-                // If invocations may leave it at different rounds, later rounds are not uniform from the start.
+                // If invocations may leave the loop in different iterations, later iterations are non-uniform from
+                // their start.
                 let inside = uniform && !self.apart.contains(&key);
                 let mut left = self.block(body, inside)?;
                 left.add(self.block(continuing, inside && !left.any())?);
@@ -225,7 +226,7 @@ impl<'m, 's> Checker<'m, 's> {
             }
             Statement::Call { function, arguments, .. } => {
                 let flags: Vec<bool> = arguments.iter().map(|&a| self.is_uniform(a)).collect();
-                // What a callee may store through a pointer is not followed.
+                // Stores of the callee through a pointer are not tracked, so the variable counts as varying.
                 for &argument in arguments {
                     if let Some(local) = self.root(argument) {
                         self.varying.insert(local);
@@ -242,7 +243,7 @@ impl<'m, 's> Checker<'m, 's> {
         Ok(leaves)
     }
 
-    /// The local variable that a pointer leads into.
+    /// The local variable that a pointer refers to.
     fn root(&self, pointer: Handle<Expression>) -> Option<Handle<LocalVariable>> {
         match self.function.expressions[pointer] {
             Expression::LocalVariable(local) => Some(local),
@@ -251,7 +252,7 @@ impl<'m, 's> Checker<'m, 's> {
         }
     }
 
-    /// Whether the indices on the way to a place are uniform.
+    /// Whether all indices of a pointer are uniform.
     fn indices_uniform(&self, pointer: Handle<Expression>) -> bool {
         match self.function.expressions[pointer] {
             Expression::Access { base, index } => self.is_uniform(index) && self.indices_uniform(base),
@@ -260,12 +261,12 @@ impl<'m, 's> Checker<'m, 's> {
         }
     }
 
-    /// Whether all invocations of the workgroup have the same value here.
+    /// Whether an expression has the same value for all invocations of the workgroup.
     fn is_uniform(&self, expression: Handle<Expression>) -> bool {
         self.uniform.get(expression.index()).copied().unwrap_or(false)
     }
 
-    /// Whether each expression is uniform. Operands come before what is made of them.
+    /// Whether each expression is uniform. Operands come before the expressions that use them.
     fn values(&self) -> Vec<bool> {
         let mut values: Vec<bool> = Vec::with_capacity(self.function.expressions.len());
         for (handle, expression) in self.function.expressions.iter() {
@@ -325,7 +326,7 @@ impl<'m, 's> Checker<'m, 's> {
     }
 }
 
-/// The arguments of every call that gives something, by its result.
+/// Collects the arguments of every call with a result, by result expression.
 fn collect_calls<'m>(block: &'m Block, calls: &mut HashMap<Handle<Expression>, &'m [Handle<Expression>]>) {
     for statement in block {
         match statement {

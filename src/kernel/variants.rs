@@ -1,13 +1,15 @@
-//! The forms that kernels come in. Which one a launch takes is decided by `KernelSpec::forms`, which puts the default
-//! for a device first; or by the tuner, which measures all that fit and forces the best by [`Caps::variant`].
+//! The variants of kernels. `KernelSpec::forms` lists those that a launch can use, with the default for the device
+//! first. The tuner measures all of them and forces the fastest through [`Caps::variant`].
 //!
-//! | kernel | forms | default on a GPU | default on a software adapter |
+//! | kernel | variants | default on a GPU | default on a software adapter |
 //! |---|---|---|---|
 //! | matmul | registers R×Q, tiled R×S, few | tiled 32×1 … 64×4; few up to 4 rows or columns | registers, by size |
-//! | reduce | column thread ×1 ×4, column workgroup, and those of rows | by the number of columns | column threads |
-//! | softmax, row_norm, reduce | row thread, subgroup, subgroups, workgroup | workgroup, by subgroups where their size is known | row thread |
+//! | reduce | column thread ×1 ×4, column workgroup, and those of rows | by number of columns | column threads |
+//! | softmax, row_norm, reduce | row thread, subgroup, subgroups, workgroup | subgroups or workgroup | row thread |
 //! | conv | depthwise, registers R×Q, tiled, direct ×1 ×4 ×8 | tiled | registers |
 //! | map | 64, 128 or 256 threads, wide loads or not | 64 threads | 64 threads, wide |
+//!
+//! The defaults for rows also depend on their number and length: see `wgsl/rows.rs`.
 
 use core::fmt;
 
@@ -16,43 +18,43 @@ use smallvec::SmallVec;
 use super::Caps;
 use crate::kernel::Step;
 
-/// One form of a kernel.
+/// One variant of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Variant {
-    /// Products: a tile of so many rows and quads of columns per lane, in registers alone.
+    /// Products: a tile of `rows` rows and `quads` quads of columns per lane, in registers only.
     Registers { rows: u8, quads: u8 },
-    /// Products: tiles of so many rows in workgroup memory, k split over so many sets of threads.
+    /// Products: tiles of `rows` rows in workgroup memory, with k split over `slices` sets of threads.
     Tiled { rows: u8, slices: u8 },
     /// Products of few rows or columns: k split over the threads of a workgroup.
     Few,
-    /// A thread for each row.
+    /// One thread per row.
     RowThread,
-    /// A workgroup of one subgroup for each row.
+    /// One workgroup per row that consists of a single subgroup.
     RowSubgroup,
-    /// A workgroup for each row, whose subgroups fold first.
+    /// One workgroup per row, reduced within subgroups first.
     RowSubgroups,
-    /// A workgroup for each row, folded in workgroup memory.
+    /// One workgroup per row, reduced in workgroup memory.
     RowWorkgroup,
-    /// A thread for so many quads of columns.
+    /// One thread for this many quads of columns.
     ColumnThread(u8),
-    /// A workgroup for a few quads of columns.
+    /// One workgroup for a few quads of columns.
     ColumnWorkgroup,
-    /// Convolution of a plane by itself, in strips.
+    /// Depthwise convolution, in strips of a plane.
     Depthwise,
     /// Convolution as a product, tiled in registers.
     ConvRegisters,
     /// Convolution as a product, tiled in workgroup memory.
     ConvTiled,
-    /// Convolution by a thread for so many channels at a few positions.
+    /// Convolution with one thread for this many channels at a few positions.
     ConvDirect(u8),
-    /// Elementwise work: threads of a workgroup, and whether quads are read as 64-bit words.
+    /// Elementwise work: threads per workgroup, and whether quads are read as 64-bit words.
     Map { threads: u16, wide: bool },
 }
 
-/// The forms that fit a launch, the default first; none if there is no choice.
+/// The variants that a launch can use, the default first. Empty if there is no choice.
 pub(crate) type Variants = SmallVec<[Variant; 12]>;
 
-/// Every form there is but tiles in registers, so that names can be read back.
+/// All variants except tiles in registers, for parsing names.
 const ALL: &[Variant] = &{
     use Variant::*;
     [
@@ -105,7 +107,7 @@ impl fmt::Display for Variant {
 }
 
 impl Variant {
-    /// The form of that name.
+    /// The variant of this name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         if let Some((rows, quads)) = name.strip_prefix("registers ").and_then(|tile| tile.split_once('x')) {
             return Some(Self::Registers { rows: rows.parse().ok()?, quads: quads.parse().ok()? });
@@ -114,18 +116,18 @@ impl Variant {
     }
 }
 
-/// The forms that fit a step, the default first.
+/// The variants that a step can use, the default first.
 pub(crate) fn variants(step: &Step, caps: &Caps) -> Variants {
     step.kernel.spec().forms(&Caps { variant: None, ..*caps })
 }
 
-/// The one of the `fitting` forms that a launch takes: the forced one if it is among them, else the default.
+/// The variant that a launch uses: the forced one if it is in `fitting`, else the default.
 pub(crate) fn choose(fitting: &[Variant], caps: &Caps) -> Option<Variant> {
     caps.variant.filter(|variant| fitting.contains(variant)).or(fitting.first().copied())
 }
 
-/// What steps have in common that should take the same form: kernel, types, which operands lie how, and sizes up to the
-/// next power of two.
+/// A key for steps that should use the same variant: kernel, types, operand layouts, and sizes rounded up to powers of
+/// two.
 pub(crate) fn bucket(step: &Step) -> String {
     use fmt::Write;
     let about = |n: usize| n.max(1).next_power_of_two();

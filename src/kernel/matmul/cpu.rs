@@ -1,5 +1,6 @@
-//! Matrix multiplication. Floats are multiplied in panels (see [`super::gemm`]), which weights keep; a single row or
-//! column is a sum at the speed of memory; whole numbers and squared differences go through loops over packed columns.
+//! Matrix multiplication on the CPU. Float matrices are multiplied in panels (see [`super::gemm`]), which are cached
+//! for weights. Products with a single row or column are limited by memory bandwidth and are not packed. Integers and
+//! squared differences use loops over packed columns.
 
 use bytemuck::cast_slice_mut;
 use smallvec::SmallVec;
@@ -16,14 +17,15 @@ use crate::kernel::matmul::gemm::{Matrix, PANEL, multiply, pack_panels, packed_l
 use crate::kernel::matmul::matvec::{Strided, matvec};
 use crate::kernel::reduce::cpu::spans;
 
-/// Up to so many rows, threads share the columns out, so that each reads only its part of the right side.
+/// Up to this number of rows, the columns are distributed over the threads, so that each thread reads only its part of
+/// the right-hand side.
 const FEW: usize = 32;
-/// Multiplications and additions that cost as much as one elementary operation.
+/// Number of multiply-adds that cost as much as one elementary operation.
 const TOGETHER: usize = 8;
-/// Rows of a task; fewer would read the right side too often for what they do with it.
+/// Rows of a task. With fewer rows, the right-hand side would be read too often.
 const ROWS: usize = 96;
 
-/// Where the matrix of batch element `index` of a layout `[batch…, rows, columns]` starts.
+/// Offset of the matrix of batch element `index` in a layout `[batch…, rows, columns]`.
 fn batch_offset(layout: &Layout, mut index: usize) -> isize {
     let mut offset = layout.offset as isize;
     for axis in (0..layout.rank() - 2).rev() {
@@ -39,7 +41,7 @@ fn batch_matrix<'a, T>(data: &'a [T], layout: &Layout, index: usize) -> Matrix<'
     Matrix { data, offset: batch_offset(layout, index), row, column }
 }
 
-/// The twin. Inputs: a, b. `words` are those of `b`, if it has a storage.
+/// The CPU twin. Inputs: a, b. `words` are those of `b`, if it has a storage.
 pub(crate) fn matmul(
     kernel: &MatMulKernel,
     inputs: &[Input],
@@ -69,7 +71,8 @@ pub(crate) fn matmul(
     }
 }
 
-/// One row of results for every batch element, `n` long. `turned`: the vectors are columns of the right side.
+/// Computes one row of `n` results for every batch element. If `turned`, the vectors are columns of the right-hand
+/// side.
 fn line(
     kernel: &MatMulKernel,
     n: usize,
@@ -83,7 +86,7 @@ fn line(
     let ((vector_row, vector_column), (row, column)) = (ends(&vector.layout), ends(&matrix.layout));
     let stride = if turned { vector_row } else { vector_column };
     let (row, column) = if turned { (column, row) } else { (row, column) };
-    // Long stretches of columns, because memory is read best in a row.
+    // Long ranges of columns, because sequential reads are fastest.
     let unit = if out.len() > n { n } else { n.div_ceil(pool.threads()).next_multiple_of(PANEL) };
     pool.each_unit(out, unit, (unit * kernel.k).div_ceil(TOGETHER / 2), |first, out| {
         with_scratch(kernel.k, |factors: &mut [f32]| {
@@ -99,7 +102,7 @@ fn line(
 /// Products of floats.
 fn product(kernel: &MatMulKernel, a: &Input, b: &Input, words: Option<&HostWords>, out: &mut [u32], pool: &CpuPool) {
     let (n, k) = (kernel.n, kernel.k);
-    // Batch elements that share a right side share its panels.
+    // Batch elements that share a right-hand side share its panels.
     let mut once = b.layout.clone();
     let batch_axes = once.rank() - 2;
     for (size, &stride) in once.shape.dims_mut()[..batch_axes].iter_mut().zip(&b.layout.strides) {
@@ -132,7 +135,7 @@ fn product(kernel: &MatMulKernel, a: &Input, b: &Input, words: Option<&HostWords
     }
 }
 
-/// The number among the batch elements of `once`, which has broadcast axes once, of element `index` of `layout`.
+/// Maps batch element `index` of `layout` to its index in `once`, in which broadcast axes have size 1.
 fn shared_index(layout: &Layout, once: &Layout, mut index: usize) -> usize {
     let (mut shared, mut step) = (0, 1);
     for axis in (0..layout.rank() - 2).rev() {
@@ -146,7 +149,7 @@ fn shared_index(layout: &Layout, once: &Layout, mut index: usize) -> usize {
     shared
 }
 
-/// Cuts the output into blocks for the threads: whole batch elements, rows, or columns where there are few rows.
+/// Splits the output into blocks for the threads: whole batch elements, rows, or columns if there are few rows.
 fn share_out<'a>(
     kernel: &MatMulKernel,
     left: impl Fn(usize) -> Matrix<'a> + Sync,
@@ -157,7 +160,7 @@ fn share_out<'a>(
     let (m, n, k) = (kernel.m, kernel.n, kernel.k);
     let batches = out.len() / (m * n);
     let parts = pool.parts(batches * m * n * k.div_ceil(TOGETHER));
-    // Some rows of one batch element, in one piece.
+    // Some rows of one batch element, in one slice.
     let rows = |batch: usize, row: usize, out: &mut [f32]| {
         let size = [out.len() / n, n, k];
         multiply(size, out, n, false, left(batch).at(row, 0), right(batch));
@@ -195,7 +198,7 @@ fn share_out<'a>(
     }
 }
 
-/// Any class and any inner function, by loops.
+/// Simple loops for any class and inner function.
 fn plain<T: Number>(
     kernel: &MatMulKernel,
     a: &Input,
@@ -207,7 +210,7 @@ fn plain<T: Number>(
     let (m, n, k) = (kernel.m, kernel.n, kernel.k);
     let ((a, a_layout), (b, b_layout)) = (a.strided::<T>(pool), b.strided::<T>(pool));
     pool.each_unit(out, n, n * k.div_ceil(2), |first, out| {
-        // Rows of one batch element at a time.
+        // The rows of one batch element at a time.
         let (mut row, mut rest) = (first, out);
         while !rest.is_empty() {
             let (batch, start) = (row / m, row % m);
@@ -219,7 +222,7 @@ fn plain<T: Number>(
     });
 }
 
-/// Packs a strip of columns of `b`, then adds row after row of it to the output.
+/// Packs a strip of columns of `b`, then adds its rows to the output one by one.
 fn loops<T: Number>(
     [m, n, k]: [usize; 3],
     out: &mut [T],
@@ -264,7 +267,7 @@ mod tests {
     use crate::kernel::host::memory::Elements;
     use half::f16;
 
-    /// By the definition, from positions.
+    /// The definition, computed from positions.
     fn naive(kernel: &MatMulKernel, a: (&[f32], &Layout), b: (&[f32], &Layout)) -> Vec<f32> {
         let batches: usize = kernel.batch.iter().product();
         let mut out = Vec::new();

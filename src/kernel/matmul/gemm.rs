@@ -1,7 +1,7 @@
-//! Products of float matrices. The right side is packed into panels of a few columns, the left side into strips of a
-//! few rows; a strip times a panel stays in registers.
+//! Products of float matrices. The right-hand side is packed into panels of a few columns, the left-hand side into
+//! strips of a few rows. The product of a strip and a panel stays in registers.
 //!
-//! Every element is summed over `k` in the same order however the work is cut, so results do not depend on the number
+//! Every element is summed over `k` in the same order however the work is split, so results do not depend on the number
 //! of threads.
 
 use pulp::{Simd, WithSimd};
@@ -11,13 +11,13 @@ use crate::kernel::host::simd::{vectorised, with_vectors};
 
 /// Columns of a panel: two vectors of eight.
 pub(crate) const PANEL: usize = 16;
-/// Rows of a strip. With the panel's vectors this fills the registers.
+/// Rows of a strip. Together with the vectors of a panel they fill the registers.
 pub(crate) const STRIP: usize = 6;
-/// How far a strip and a panel go along `k` at a time; the part of the panel stays in the nearest cache.
+/// Maximum extent along `k` processed at a time. This part of a panel fits the L1 cache.
 const DEPTH: usize = 384;
-/// Rows packed at a time; they stay in the second-level cache.
+/// Rows packed at a time. They fit the L2 cache.
 const ROWS: usize = 96;
-/// Floats of panels packed at a time where nobody keeps them.
+/// Floats of panels packed at a time if they are not cached.
 const PACKED: usize = 1 << 16;
 
 /// A strided matrix in a slice.
@@ -30,7 +30,7 @@ pub(crate) struct Matrix<'a, T = f32> {
 }
 
 impl<'a, T> Matrix<'a, T> {
-    /// The matrix that starts at a row and a column of this one.
+    /// The submatrix that starts at a row and a column of this one.
     pub(crate) fn at(self, row: usize, column: usize) -> Self {
         Self { offset: self.offset + row as isize * self.row + column as isize * self.column, ..self }
     }
@@ -39,14 +39,14 @@ impl<'a, T> Matrix<'a, T> {
         Self { row: self.column, column: self.row, ..self }
     }
 
-    /// The start of a row, if its elements lie together.
+    /// A row whose elements are contiguous.
     #[inline(always)]
     pub(crate) fn row(&self, row: usize, n: usize) -> &'a [T] {
         &self.data[(self.offset + row as isize * self.row) as usize..][..n]
     }
 }
 
-/// Floats of the panels of a `k` by `n` matrix.
+/// Number of floats in the panels of a `k` by `n` matrix.
 pub(crate) fn packed_len(k: usize, n: usize) -> usize {
     n.next_multiple_of(PANEL) * k
 }
@@ -63,7 +63,7 @@ fn interleave<const M: usize>(rows: [&[f32]; M], out: &mut [f32]) {
     }
 }
 
-/// Packs whole panels of the `k` by `columns` matrix `b`; columns past the last are 0.
+/// Packs the `k` by `columns` matrix `b` into whole panels. Columns past the last one are 0.
 pub(crate) fn pack_panels(b: Matrix, k: usize, columns: usize, out: &mut [f32]) {
     if k == 0 {
         return;
@@ -95,13 +95,13 @@ pub(crate) fn pack_panels(b: Matrix, k: usize, columns: usize, out: &mut [f32]) 
     );
 }
 
-/// The rows of the strips of a block.
+/// The row ranges of the strips of a block.
 #[inline(always)]
 fn strips(rows: usize, height: usize) -> impl Iterator<Item = core::ops::Range<usize>> {
     (0..rows).step_by(height.max(1)).map(move |first| first..rows.min(first + height))
 }
 
-/// Runs a body with the number of a strip's rows as a constant.
+/// Runs a body with the number of rows of a strip as a constant.
 macro_rules! with_rows {
     ($rows:expr, $M:ident => $body:expr) => {
         match $rows {
@@ -133,12 +133,12 @@ macro_rules! with_rows {
     };
 }
 
-/// The left side of a product.
+/// The left-hand side of a product.
 #[derive(Clone, Copy)]
 pub(crate) enum Left<'a> {
-    /// Packed on the way.
+    /// A matrix that is packed on the fly.
     Matrix(Matrix<'a>),
-    /// In strips of [`STRIP`] rows, along all of `k`.
+    /// Already packed in strips of [`STRIP`] rows, along all of `k`.
     Strips(&'a [f32]),
 }
 
@@ -148,7 +148,7 @@ impl<'a> From<Matrix<'a>> for Left<'a> {
     }
 }
 
-/// Packs `rows` by `depth` of `a` into strips of so many rows, each row by row of its transpose.
+/// Packs `rows` by `depth` elements of `a` into strips of `height` rows. Each strip is stored transposed.
 pub(crate) fn pack_strips(a: Matrix, rows: usize, depth: usize, height: usize, out: &mut [f32]) {
     vectorised(
         #[inline(always)]
@@ -178,12 +178,12 @@ struct Block<'a> {
     columns: usize,
     depth: usize,
     strips: &'a [f32],
-    /// Rows of a strip, how far its rows go along `k`, and where along `k` the block begins in them.
+    /// Rows of a strip, its extent along `k`, and where along `k` the block begins in it.
     height: usize,
     length: usize,
     start: usize,
     panels: &'a [f32],
-    /// From panel to panel.
+    /// Distance between panels.
     panel: usize,
     out: &'a mut [f32],
     stride: usize,
@@ -195,7 +195,7 @@ impl WithSimd for Block<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // Decided when this is compiled for `S`, so that only one of them is.
+        // Decided at compile time for `S`, so that only one branch is compiled.
         if const { S::F32_LANES == 4 } {
             self.run::<S, 4, 4>(simd)
         } else if const { S::F32_LANES == 8 } {
@@ -209,7 +209,7 @@ impl WithSimd for Block<'_> {
 }
 
 impl Block<'_> {
-    /// `V` vectors make a panel; a turn of the inner loop is `T` steps along `k`.
+    /// A panel has `V` vectors. The inner loop is unrolled to `T` steps along `k`.
     #[inline(always)]
     fn run<S: Simd, const V: usize, const T: usize>(self, simd: S) {
         for (j, panel) in self.panels.chunks(self.panel).enumerate() {
@@ -244,7 +244,7 @@ fn step<S: Simd, const M: usize, const V: usize>(
     }
 }
 
-/// One strip times one panel.
+/// Multiplies one strip by one panel.
 #[inline(always)]
 fn tile<S: Simd, const M: usize, const V: usize, const T: usize>(
     simd: S,
@@ -265,7 +265,7 @@ fn tile<S: Simd, const M: usize, const V: usize, const T: usize>(
     sums
 }
 
-/// Writes or adds a tile.
+/// Stores a tile or adds it to the output.
 #[inline(always)]
 fn put<S: Simd, const M: usize, const V: usize>(
     simd: S,
@@ -293,8 +293,8 @@ fn put<S: Simd, const M: usize, const V: usize>(
     }
 }
 
-/// `out = a · b`, or `out += a · b`, on this thread, of `b` in panels. `out` is row-major, `stride` from row to row, at
-/// least `n`.
+/// `out = a · b`, or `out += a · b` if `add` is set, on the calling thread, with `b` given as panels. `out` is
+/// row-major with `stride` elements between rows, at least `n`.
 pub(crate) fn multiply<'a>(
     [m, n, k]: [usize; 3],
     out: &mut [f32],
@@ -321,7 +321,7 @@ pub(crate) fn multiply<'a>(
                 let depth = depth.min(k - start);
                 let (strips, height, length, skipped) = match a {
                     Left::Matrix(a) => {
-                        // About equally high.
+                        // Strips of about equal height.
                         let height = rows.div_ceil(rows.div_ceil(STRIP));
                         let strips = &mut buffer[..rows * depth];
                         pack_strips(a.at(i * ROWS, start), rows, depth, height, strips);
@@ -348,7 +348,7 @@ pub(crate) fn multiply<'a>(
     });
 }
 
-/// As [`multiply`], with panels made on the way.
+/// Like [`multiply`], but packs the panels on the fly.
 pub(crate) fn gemm([m, n, k]: [usize; 3], out: &mut [f32], stride: usize, add: bool, a: Matrix, b: Matrix) {
     let width = (PACKED / k.max(1)).next_multiple_of(PANEL).min(n.next_multiple_of(PANEL));
     with_scratch(width * k, |panels: &mut [f32]| {
@@ -371,7 +371,7 @@ mod tests {
             let values = |n: usize| (0..n).map(|i| ((i * 7) % 13) as f32 - 6.0).collect::<Vec<_>>();
             let (a, b) = (values(m * k), values(k * n));
             let stride = n + 3;
-            // Transposed left side, plain right side, and the other way round.
+            // Transposed left-hand side with plain right-hand side, and the reverse.
             for turned in [false, true] {
                 let a = Matrix { data: &a, offset: 0, row: k as isize, column: 1 };
                 let a = if turned { Matrix { row: 1, column: m as isize, ..a } } else { a };

@@ -1,5 +1,4 @@
-//! Products of a vector and a matrix: every element of the matrix is used once, so it is read where it lies, at the
-//! speed of memory.
+//! Products of a vector and a matrix. Every matrix element is used once, so it is read in place at memory bandwidth.
 
 use bytemuck::cast_slice_mut;
 
@@ -8,16 +7,16 @@ use crate::kernel::host::scratch::with_scratch;
 use crate::kernel::host::simd::vectorised;
 use crate::kernel::matmul::gemm::Matrix;
 
-/// Rows of the matrix that are added at a time.
+/// Number of matrix rows added at a time.
 const ROWS: usize = 8;
-/// Columns that are summed at a time; the sums stay in the nearest cache.
+/// Number of columns summed at a time. The sums fit the L1 cache.
 const COLUMNS: usize = 4096;
-/// The same where the rows are widened first, which must stay there too.
+/// The same if rows are widened first. The widened rows must fit the L1 cache too.
 const WIDENED: usize = 512;
-/// Independent sums of a dot product.
+/// Number of independent sums of a dot product.
 const LANES: usize = 32;
 
-/// A strided matrix of elements of any type.
+/// A strided matrix with any element type.
 #[derive(Clone, Copy)]
 pub(crate) struct Strided<'a> {
     pub elements: Elements<'a>,
@@ -37,7 +36,7 @@ pub(crate) fn matvec(vector: &[f32], matrix: Strided, out: &mut [f32]) {
     if matrix.column == 1 && out.len() > 1 {
         return by_rows(vector, matrix, out);
     }
-    // Columns, which need not lie together.
+    // Columns, which may be strided.
     with_scratch(vector.len(), |buffer: &mut [f32]| {
         for (j, out) in out.iter_mut().enumerate() {
             let at = matrix.offset + j as isize * matrix.column;
@@ -53,7 +52,7 @@ pub(crate) fn matvec(vector: &[f32], matrix: Strided, out: &mut [f32]) {
     });
 }
 
-/// Adds rows, several at a time.
+/// Adds several rows at a time.
 fn by_rows(vector: &[f32], matrix: Strided, out: &mut [f32]) {
     let at = |row: usize, column: usize| matrix.offset + row as isize * matrix.row + column as isize;
     if let Elements::F32(floats) = matrix.elements {
@@ -104,7 +103,7 @@ fn add_rows<'a>(factors: &[f32], row: impl Fn(usize) -> &'a [f32], out: &mut [f3
     }
 }
 
-/// The sum of products, in lanes.
+/// The dot product, summed in lanes.
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     vectorised(
         #[inline(always)]

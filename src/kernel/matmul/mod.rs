@@ -18,11 +18,11 @@ use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, a
 use crate::kernel::split::{InParts, Levels, Part, PartOutput, columns, sliced, two_ranges};
 use crate::kernel::{Caps, Launch, Step, Variants};
 
-/// Terms of a product's sums that one worker should add up.
+/// Maximum number of terms that one worker should sum.
 const LONGEST_SUM: usize = 1 << 15;
 
 /// `out[b, i, j] = Σₖ a[b, i, k] · b[b, k, j]`. Inputs are strided, with layouts `[batch…, m, k]` and `[batch…, k, n]`
-/// of one rank; the batch axes are merged as far as possible. `class` is that of both inputs and the output.
+/// of equal rank. Batch axes are merged as far as possible. `class` is that of both inputs and the output.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MatMulKernel {
     pub inner: InnerOp,
@@ -34,7 +34,7 @@ pub(crate) struct MatMulKernel {
 }
 
 impl MatMulKernel {
-    /// Batch axes are merged; a batch that shares one right side becomes rows.
+    /// Merges batch axes. A batch that shares one right-hand side becomes additional rows.
     pub(crate) fn describe(_node: &Node, inputs: &mut Inputs, &inner: &InnerOp) -> Self {
         let (a, b) = (&inputs[0].layout, &inputs[1].layout);
         let rank = a.rank();
@@ -66,7 +66,7 @@ impl MatMulKernel {
         Self { inner, class: inputs[0].dtype.class(), batch: SmallVec::from_slice(&batch), m, n, k }
     }
 
-    /// As two of half the columns each.
+    /// Two products with half the columns each.
     fn half_columns(&self, step: &Step) -> Option<[Part; 2]> {
         Some(two_ranges(self.n)?.map(|range| {
             let mut inputs = step.inputs.clone();
@@ -76,7 +76,7 @@ impl MatMulKernel {
         }))
     }
 
-    /// As the sum of two over half the terms each; `None` for a batch of products.
+    /// The sum of two products with half the terms each. `None` for a batch of products.
     fn half_terms(&self, step: &Step) -> Option<[Part; 2]> {
         if !self.batch.is_empty() {
             return None;

@@ -1,14 +1,14 @@
-//! Matrix products in registers alone, for software adapters: no workgroup memory, no barrier. The text is spelled out,
-//! as drivers keep only variables that are never indexed in registers.
+//! Matrix products that use only registers, for software adapters: no workgroup memory and no barriers. The shader is
+//! fully unrolled because drivers only keep variables in registers that are never indexed.
 //!
-//! A workgroup is one subgroup, or as many threads as one would have. A lane makes four neighbouring columns (or
-//! several such quads) of all the tile's rows. What costs is loads, lane by lane; so every element of the tile's rows
-//! and columns is loaded once by one lane, four at a time where four neighbours of k or of the columns lie side by
-//! side, and lanes get what others loaded by broadcast.
+//! A workgroup is one subgroup, or as many threads as a subgroup would have. A lane computes four neighbouring columns
+//! (or several such quads) for all rows of the tile. Loads are the main cost, and every lane pays for its own. Every
+//! element of the tile's rows and columns is therefore loaded once by one lane, four at a time where four neighbours
+//! along k or along the columns are contiguous. Lanes share what they loaded by broadcast.
 //!
-//! | rows | columns | tile | the lanes load, of the rows |
+//! | rows | columns | tile | lanes load |
 //! |---|---|---|---|
-//! | up to 16 | 1024 or more | rows × 128: long stretches of each step of k | a row each |
+//! | up to 16 | 1024 or more | rows × 128: long ranges at each step of k | a row each |
 //! | up to 32 | any | rows × 64 | a row each |
 //! | more | any | 32 × 64 | a row each, several times |
 //! | 96 or more | 96 or more | 64 × 64 | a row each, several times |
@@ -20,31 +20,31 @@ use crate::kernel::matmul::wgsl::{Along, FEW, PUT, Product, Side};
 use crate::kernel::wgsl::{Builder, grid};
 use crate::kernel::{Caps, Launch, Variant, Variants};
 
-/// Rows and columns from which the largest tile pays: it takes a driver a second to compile.
+/// Minimum number of rows and columns for which the largest tile pays. A driver takes a second to compile it.
 const LARGE: usize = 96;
 
-/// How a product is cut.
+/// How a product is tiled.
 struct Tile {
     lanes: usize,
     rows: usize,
     /// Quads of columns per lane.
     quads: usize,
-    /// Whether lanes load a row each and broadcast it, rather than all rows.
+    /// Whether each lane loads one row and broadcasts it, instead of loading all rows.
     shared: bool,
 }
 
-/// The size of subgroups whose lanes can share loads.
+/// The subgroup size, if lanes can share loads.
 fn lanes(caps: &Caps) -> Option<usize> {
     caps.subgroup.filter(|size| matches!(size, 4 | 8 | 16)).map(|size| size as usize)
 }
 
-/// The tiles that fit a product of so many rows and columns, the default first.
+/// The tiles for a product of the given numbers of rows and columns, the default first.
 pub(crate) fn variants([rows, columns]: [usize; 2], caps: &Caps) -> Variants {
     let Some(lanes) = lanes(caps) else {
         return Variants::from_slice(&[Variant::Registers { rows: rows.clamp(1, 8) as u8, quads: 1 }]);
     };
     let tile = match rows {
-        // Each as it is: few texts, and nothing computed in vain.
+        // Exactly as many rows as there are: there are few such variants, and no work is wasted.
         ..=FEW => rows.max(1),
         LARGE.. if columns >= LARGE => 64,
         _ => rows.next_power_of_two().clamp(8, 32),
@@ -55,12 +55,12 @@ pub(crate) fn variants([rows, columns]: [usize; 2], caps: &Caps) -> Variants {
         _ => 1,
     };
     let mut list = Variants::from_slice(&[Variant::Registers { rows: tile as u8, quads }]);
-    // The larger ones first: loads cost more than what they are for.
+    // Larger tiles first, because loads cost more than arithmetic.
     let all = [tile as u8, 64, 32, 16, 8].into_iter().flat_map(|rows| [2, 1, 4].map(|quads| (rows, quads)));
     for (tile, quads) in all {
-        // Beyond, drivers run out of registers, and of patience.
+        // Larger tiles exceed the registers and take too long to compile.
         let fits = usize::from(tile) * usize::from(quads) <= 128;
-        // Tiles of which half would be computed in vain do not pay.
+        // Tiles of which half would be unused do not pay.
         let pays = usize::from(tile) < 2 * rows.max(1) && (quads == 1 || 4 * lanes * usize::from(quads) < 2 * columns);
         let variant = Variant::Registers { rows: tile, quads };
         if fits && pays && !list.contains(&variant) && list.len() < 8 {
@@ -76,12 +76,12 @@ impl Tile {
         Self { lanes: lanes.unwrap_or(8), rows: rows.into(), quads: quads.into(), shared: lanes.is_some() }
     }
 
-    /// Loads of the rows at a step of k.
+    /// Number of row loads at a step of k.
     fn shares(&self) -> usize {
         if self.shared { self.rows.div_ceil(self.lanes) } else { self.rows }
     }
 
-    /// The expression for an element of a row, `member` of what was loaded.
+    /// The expression for an element of a row: `member` of the loaded value.
     fn element(&self, row: usize, member: &str) -> String {
         match self.shared {
             true => format!("subgroupBroadcast(a{}{member}, {}u)", row / self.lanes, row % self.lanes),
@@ -89,13 +89,13 @@ impl Tile {
         }
     }
 
-    /// Columns from one quad of a lane to the next.
+    /// Number of columns between two quads of a lane.
     fn pitch(&self) -> usize {
         4 * self.lanes
     }
 }
 
-/// The launch of a product; `builder` has quads for both operands as their [`Along`] says, and for the output.
+/// The launch of a product. `builder` has quads for both operands according to their [`Along`], and for the output.
 pub(crate) fn lower(mut builder: Builder, product: &Product, rows: u8, quads: u8, caps: &Caps) -> Launch {
     let Product { left, right, batches, .. } = product;
     let tile = Tile::of(rows, quads, caps);
@@ -124,7 +124,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     let top = (group / tiles_right) % tiles_left * ROWS;
     let column = group % tiles_right * COLUMNS + lane * 4u;
     let base = sides_offset(batch);
-    // What lies beyond the end repeats the last row or column, and is not stored.
+    // Rows and columns past the end repeat the last one and are not stored.
 ",
         tile.lanes
     );
@@ -154,7 +154,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     builder.finish(&text, grid(batches * tiles, caps))
 }
 
-/// Where the lane's rows and columns begin.
+/// Generates the start positions of the lane's rows and columns.
 fn positions(text: &mut String, tile: &Tile, right: &Side) {
     for share in 0..tile.shares() {
         let row = if tile.shared { format!("{}u + lane", share * tile.lanes) } else { format!("{share}u") };
@@ -176,7 +176,7 @@ fn positions(text: &mut String, tile: &Tile, right: &Side) {
     }
 }
 
-/// The elements of a lane's quad of columns at step `k`, where they do not come from quads along k.
+/// The elements of a lane's quad of columns at step `k`, unless they come from quads along k.
 fn columns_at(right: &Side, quad: usize, k: &str) -> String {
     let step = format!("({k}) * params.right_k");
     match right.along {
@@ -188,7 +188,7 @@ fn columns_at(right: &Side, quad: usize, k: &str) -> String {
     }
 }
 
-/// Four steps of k: the lane's share of the rows first.
+/// Processes four steps of k. Each lane first loads its share of the rows.
 fn main_loop(text: &mut String, tile: &Tile, left: &Side, right: &Side) {
     let four = |one: &dyn Fn(usize) -> String| format!("vec4<T>({}, {}, {}, {})", one(0), one(1), one(2), one(3));
     for share in 0..tile.shares() {
@@ -213,7 +213,7 @@ fn main_loop(text: &mut String, tile: &Tile, left: &Side, right: &Side) {
             let _ = writeln!(text, "        let b{step}_{quad} = {value};");
         }
     }
-    // Row by row, not step by step: a row's sums stay in registers for all four steps.
+    // Row by row instead of step by step, so that the sums of a row stay in registers for all four steps.
     for row in 0..tile.rows {
         for (step, member) in MEMBERS.into_iter().enumerate() {
             combine(text, tile, row, &tile.element(row, member), |quad| format!("b{step}_{quad}"));
@@ -221,7 +221,7 @@ fn main_loop(text: &mut String, tile: &Tile, left: &Side, right: &Side) {
     }
 }
 
-/// Adds the products of one element of a row and all the lane's columns.
+/// Adds the products of one element of a row with all columns of the lane.
 fn combine(text: &mut String, tile: &Tile, row: usize, a: &str, b: impl Fn(usize) -> String) {
     let _ = writeln!(text, "        {{\n            let a = vec4<T>({a});");
     for quad in 0..tile.quads {
@@ -231,8 +231,8 @@ fn combine(text: &mut String, tile: &Tile, row: usize, a: &str, b: impl Fn(usize
     text.push_str("        }\n");
 }
 
-/// Writes the results in a loop that picks the variable: what a plan joins to the stores is in the text once, not once
-/// for every variable, which drivers take seconds to compile.
+/// Stores the results in a loop that selects the variable. The epilogue then occurs once in the shader instead of once
+/// per variable, which drivers would take seconds to compile.
 fn store(text: &mut String, tile: &Tile) {
     let count = tile.rows * tile.quads;
     let _ =

@@ -1,12 +1,12 @@
-//! Matrix products.
+//! Matrix products on the GPU.
 //!
 //! | adapter | rows or columns | form |
 //! |---|---|---|
-//! | software | any | tiles in registers alone: [`registers`] |
+//! | software | any | tiles in registers only: [`registers`] |
 //! | GPU | at most 4 | `matmul_few.wgsl`: k split over the threads of a workgroup |
-//! | GPU | more | `matmul_tiled.wgsl`: tiles in workgroup memory, of 32 rows or of 64 |
-//! | GPU | more, but few tiles and a long k | the same, k split over several sets of threads of a workgroup |
-//! | GPU without room for these | more than 4 | tiles in registers alone |
+//! | GPU | more | `matmul_tiled.wgsl`: tiles of 32 or 64 rows in workgroup memory |
+//! | GPU | more, but few tiles and a long k | the same, with k split over several sets of threads of a workgroup |
+//! | GPU with too little workgroup memory | more than 4 | tiles in registers only |
 
 use super::registers;
 use crate::ir::{InnerOp, Operand, Strides};
@@ -14,17 +14,17 @@ use crate::kernel::wgsl::tile::{PRODUCT, RegisterTile};
 use crate::kernel::wgsl::{Builder, grid};
 use crate::kernel::{Caps, Launch, MatMulKernel, Step, Variant, Variants, choose, wgsl_type};
 
-/// Rows or columns that count as few.
+/// Maximum number of rows or columns for the `few` form.
 pub(crate) const FEW: usize = 4;
-/// Columns of a workgroup's tile in [`tiled`]; rows are as many, or half.
+/// Columns of a workgroup's tile in [`tiled`]. A tile has as many rows, or half as many.
 const TILE: usize = 64;
 /// Bytes of workgroup memory that [`tiled`] uses.
 const TILE_BYTES: u32 = 2 * 16 * 17 * 16;
 /// Threads of a workgroup in [`few`].
 const FEW_THREADS: u32 = 256;
-/// `put`: four neighbouring columns of a row, as far as they exist.
+/// `put`: stores four neighbouring columns of a row, as far as they exist.
 pub(crate) const PUT: &str = include_str!("../../../assets/kernels/matmul_put.wgsl");
-/// Columns below which a product in registers would leave lanes idle, if it has more rows.
+/// A product in registers with fewer columns than this, and more rows, would leave lanes idle.
 const NARROW: usize = 32;
 
 /// The launch of a matrix product.
@@ -45,17 +45,17 @@ pub(crate) fn lower(step: &Step, kernel: &MatMulKernel, caps: &Caps) -> Option<L
         Variant::Tiled { rows, slices } => tiled(builder, &product, rows, slices, caps),
         Variant::Few => few(builder, &product, caps),
         Variant::Registers { rows, quads } => registers::lower(builder, &product, rows, quads, caps),
-        // The rest are no forms of products.
+        // All other variants are not forms of products.
         _ => return None,
     })
 }
 
-/// Whether columns of `b` are taken as the left lines.
+/// Whether the columns of `b` become the left-hand lines.
 fn swaps(kernel: &MatMulKernel, registers: bool) -> bool {
     kernel.n < kernel.m && if registers { kernel.n <= NARROW } else { kernel.m.min(kernel.n) <= FEW }
 }
 
-/// The forms that fit a product on this device, the default first.
+/// The forms that can run a product on this device, the default first.
 pub(crate) fn variants(kernel: &MatMulKernel, caps: &Caps) -> Variants {
     let few_fit = caps.invocations >= FEW_THREADS && caps.workgroup_memory >= FEW_THREADS * 16;
     let tiles_fit = caps.invocations >= 64 && caps.workgroup_memory >= TILE_BYTES;
@@ -68,10 +68,10 @@ pub(crate) fn variants(kernel: &MatMulKernel, caps: &Caps) -> Variants {
     } else if !is_few && tiles_fit {
         let [left, right] = lines(swaps(kernel, false));
         let tiles = kernel.batch.iter().product::<usize>() * left.div_ceil(TILE / 2) * right.div_ceil(TILE);
-        // Bytes of both tiles of a slice: 16 steps of k, a vector more than the lines need.
+        // Bytes of both tiles of a slice: 16 steps of k, with one vector of padding.
         let bytes = 16 * 16 * (9 + 17);
         let fits = |slices: u32| caps.invocations >= 64 * slices && caps.workgroup_memory >= bytes * slices;
-        // Several sets of threads share a tile where there are too few tiles to keep a GPU busy.
+        // Several sets of threads share a tile if there are too few tiles to keep a GPU busy.
         let slices = match kernel.k {
             512.. if tiles <= 64 && fits(4) => 4,
             256.. if tiles <= 64 && fits(2) => 2,
@@ -90,8 +90,8 @@ pub(crate) fn variants(kernel: &MatMulKernel, caps: &Caps) -> Variants {
     first.into_iter().chain(second).collect()
 }
 
-/// A product as kernels see it: lines of the left operand by lines of the right one. Rows of `a` are left, columns of
-/// `b` right, or, swapped, the other way about.
+/// A product as kernels see it: lines of the left operand times lines of the right one. Rows of `a` are left and
+/// columns of `b` right, or the reverse if swapped.
 pub(crate) struct Product<'a> {
     kernel: &'a MatMulKernel,
     pub left: Side,
@@ -105,18 +105,18 @@ pub(crate) struct Side {
     name: &'static str,
     pub lines: usize,
     batch: Strides,
-    /// From line to line.
+    /// Stride between lines.
     line: isize,
-    /// From step to step of k.
+    /// Stride along k.
     k: isize,
     pub along: Along,
 }
 
-/// Which neighbours lie side by side, all quads of them at multiples of four.
+/// The axis along which elements are contiguous, with all quads aligned to four elements.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Along {
     K,
-    /// Also, there is a whole number of quads.
+    /// Also, the number of lines is a multiple of four.
     Lines,
     Neither,
 }
@@ -154,9 +154,9 @@ impl<'a> Product<'a> {
         Some(Self { kernel, left, right, batches: kernel.batch.iter().product(), swapped })
     }
 
-    /// Sizes and strides, which are words that wrap, so negative ones come out right; and the functions `left(i)`,
-    /// `right(i)`, `left4(i)`, `right4(i)` and `sides_offset(batch)`, where the matrices of a batch begin, offsets
-    /// included.
+    /// Adds sizes and strides, and the functions `left(i)`, `right(i)`, `left4(i)`, `right4(i)` and
+    /// `sides_offset(batch)`. The latter returns the offsets of the matrices of a batch element. Strides are wrapping
+    /// words, so negative ones work too.
     pub(crate) fn params(&self, builder: &mut Builder) {
         let n = self.kernel.n;
         let [y_left, y_right] = if self.swapped { [1, n] } else { [n, 1] };
@@ -191,13 +191,13 @@ impl<'a> Product<'a> {
     }
 }
 
-/// Tiles in workgroup memory, k split over `slices` sets of threads.
+/// Tiles in workgroup memory, with k split over `slices` sets of threads.
 fn tiled(mut builder: Builder, product: &Product, rows: u8, slices: u8, caps: &Caps) -> Launch {
     product.params(&mut builder);
     let rows = usize::from(rows);
     builder.constant("SLICES", u32::from(slices));
     for (name, lines, side) in [("left", rows, &product.left), ("right", TILE, &product.right)] {
-        // Threads next to each other load what lies next to each other.
+        // Neighbouring threads load neighbouring elements.
         let along = match side.along {
             Along::K => 0,
             Along::Lines => 1,

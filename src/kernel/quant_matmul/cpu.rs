@@ -1,6 +1,6 @@
-//! Matrix products with quantised weights. Very few rows are multiplied with the quants directly. For some, a few rows
-//! of the weights at a time are widened and stay in the nearest cache while all rows are multiplied with them; for
-//! many, strips of the weights are widened into a buffer that fits the second-level cache and go to `gemm`.
+//! Matrix products with quantised weights on the CPU. For very few rows, the quants are used directly. For some rows, a
+//! few rows of the weights at a time are widened and stay in the L1 cache while all rows are multiplied by them. For
+//! many rows, strips of the weights are widened into a buffer that fits the L2 cache and are passed to `gemm`.
 
 use std::borrow::Cow;
 
@@ -14,16 +14,16 @@ use crate::kernel::host::scratch::with_scratch;
 use crate::kernel::host::simd::{vectorised, with_vectors};
 use crate::kernel::matmul::gemm::{Matrix, gemm};
 
-/// Rows that are multiplied directly: widening the weights would cost more than it saves.
+/// Maximum number of rows for which the quants are used directly: widening the weights would cost more than it saves.
 const FEW: usize = 3;
-/// Rows up to which a few rows of the weights are widened at a time.
+/// Maximum number of rows for which a few rows of the weights are widened at a time.
 const SOME: usize = 64;
-/// Rows of the weights that are widened then.
+/// Number of weight rows widened at a time in that case.
 const WIDE: usize = 4;
-/// Bytes of widened weights at a time; half of a usual second-level cache.
+/// Bytes of widened weights at a time: half of a typical L2 cache.
 const PANEL: usize = 1 << 17;
 
-/// Weights `[n, k]` that begin at row 0.
+/// Weights `[n, k]`, starting at row 0.
 #[derive(Clone, Copy)]
 enum Weights<'a> {
     Blocks { format: BlockFormat, words: &'a [u32], first: usize },
@@ -50,7 +50,7 @@ impl Weights<'_> {
         }
     }
 
-    /// The product of a row with `x`, of the row's length.
+    /// The dot product of a row with `x`, which has the same length.
     #[inline(always)]
     fn dot(self, row: usize, x: &[f32]) -> f32 {
         match self {
@@ -74,7 +74,7 @@ impl Weights<'_> {
     }
 }
 
-/// Sums that go on side by side, so that the compiler can use vectors.
+/// Number of independent sums, so that the compiler can vectorise.
 const LANES: usize = 16;
 
 #[inline(always)]
@@ -102,7 +102,7 @@ fn dot_halves(quants: &[u8], x: &[f32]) -> f32 {
     sums.iter().sum()
 }
 
-/// The twin. Inputs: x, weight.
+/// The CPU twin. Inputs: x, weight.
 pub(crate) fn quant_matmul(kernel: &QuantMatMulKernel, inputs: &[Input], out: &mut [f32], pool: &CpuPool) {
     let [x, weight] = inputs else { return };
     let (m, n, k) = (kernel.m, kernel.n, kernel.k);
@@ -113,7 +113,7 @@ pub(crate) fn quant_matmul(kernel: &QuantMatMulKernel, inputs: &[Input], out: &m
     let weights = match weight.elements {
         Elements::Blocks(format, words) => Weights::Blocks { format, words, first: offset / format.elements },
         Elements::I8(values) => Weights::Bytes(&values[offset..]),
-        // The planner gives no others.
+        // The planner produces no other inputs.
         _ => return,
     };
     let x: Cow<[f32]> = x.contiguous(pool);
@@ -132,7 +132,7 @@ pub(crate) fn quant_matmul(kernel: &QuantMatMulKernel, inputs: &[Input], out: &m
         }
         return;
     }
-    // A multiplication and an addition count half, because many are done at once.
+    // Multiply-adds cost less than other operations because many run at once.
     let width = n.div_ceil(pool.parts(m * n * k / 8)).next_multiple_of(WIDE);
     let mut strips: Vec<(usize, Vec<&mut [f32]>)> = (0..n.div_ceil(width)).map(|i| (i * width, Vec::new())).collect();
     for row in out.chunks_mut(n) {
@@ -144,7 +144,7 @@ pub(crate) fn quant_matmul(kernel: &QuantMatMulKernel, inputs: &[Input], out: &m
     });
 }
 
-/// Widens rows of the weights from `first` on.
+/// Widens weight rows starting at `first`.
 fn widen(weights: Weights, k: usize, first: usize, out: &mut [f32]) {
     vectorised(
         #[inline(always)]
@@ -156,7 +156,7 @@ fn widen(weights: Weights, k: usize, first: usize, out: &mut [f32]) {
     );
 }
 
-/// The columns of `rows`, of which the first is column `first`, as sums along the rows of the weights.
+/// Computes the columns of `rows`, starting at column `first`, as dot products with the rows of the weights.
 fn dots(kernel: &QuantMatMulKernel, weights: Weights, x: &[f32], first: usize, rows: &mut [&mut [f32]]) {
     let (m, k) = (kernel.m, kernel.k);
     let width = rows.first().map_or(0, |row| row.len());
@@ -165,7 +165,7 @@ fn dots(kernel: &QuantMatMulKernel, weights: Weights, x: &[f32], first: usize, r
         for start in (0..width).step_by(WIDE) {
             let columns = WIDE.min(width - start);
             widen(weights, k, first + start, &mut wide[..columns * k]);
-            // Of rows past the last nobody looks at the sums.
+            // The sums of rows past the last one are not read.
             with_vectors(Dots { wide, x, k, sums });
             for (row, sums) in rows.iter_mut().zip(sums.as_chunks::<WIDE>().0) {
                 row[start..start + columns].copy_from_slice(&sums[..columns]);
@@ -174,7 +174,7 @@ fn dots(kernel: &QuantMatMulKernel, weights: Weights, x: &[f32], first: usize, r
     });
 }
 
-/// Sums of the products of every row of `x` with [`WIDE`] rows, all `k` long.
+/// Dot products of every row of `x` with [`WIDE`] rows, all of length `k`.
 struct Dots<'a> {
     wide: &'a [f32],
     x: &'a [f32],
@@ -198,7 +198,7 @@ impl WithSimd for Dots<'_> {
     }
 }
 
-/// The products of `M` rows of `x`.
+/// Computes the dot products of `M` rows of `x`.
 #[inline(always)]
 fn dot_rows<S: Simd, const M: usize>(simd: S, wide: &[f32], x: &[f32], k: usize, out: &mut [f32]) {
     let whole = k / S::F32_LANES;
@@ -229,7 +229,7 @@ fn dot_rows<S: Simd, const M: usize>(simd: S, wide: &[f32], x: &[f32], k: usize,
     }
 }
 
-/// The columns of `rows`, of which the first is column `first`, by way of widened weights.
+/// Computes the columns of `rows`, starting at column `first`, from widened weights.
 fn panels(kernel: &QuantMatMulKernel, weights: Weights, x: &[f32], first: usize, rows: &mut [&mut [f32]]) {
     let (m, k) = (kernel.m, kernel.k);
     let width = rows.first().map_or(0, |row| row.len());
@@ -264,7 +264,7 @@ mod tests {
             let format = dtype.block_format().expect("a quantised type");
             for (m, n, k) in [(1, 1, 1), (1, 65, 3), (2, 3, 5), (3, 63, 2), (7, 65, 1), (33, 300, 4), (70, 37, 3)] {
                 let k = k * format.elements;
-                // One row before, so that the weights begin inside a group.
+                // One extra row in front, so that the weights begin inside a group.
                 let (x, values) = (noise(m * k, 1), noise((n + 1) * k, 2));
                 let words = format.pack(&values);
                 let mut wide = vec![0f32; (n + 1) * k];

@@ -15,8 +15,8 @@ use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, a
 use crate::kernel::split::{InParts, Levels, Part, columns, part, sliced, two_ranges};
 use crate::kernel::{Caps, Launch, Step, Variants};
 
-/// `out[i, j] = Σₖ x[i, k] · weight[j, k]` in `f32`, for `x [m, k]` of floats and `weight [n, k]` of a quantised type,
-/// or of `i8` that begins at a word, with `k` a multiple of 4 and without a scale.
+/// `out[i, j] = Σₖ x[i, k] · weight[j, k]` in `f32`. `x [m, k]` is float. `weight [n, k]` has a quantised type, or is
+/// `i8` without a scale, starting at a word boundary, with `k` a multiple of 4.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct QuantMatMulKernel {
     pub weight: DType,
@@ -33,7 +33,7 @@ impl QuantMatMulKernel {
 }
 
 impl QuantMatMulKernel {
-    /// As two of half the columns each, which are rows of the weight.
+    /// Two products with half the columns each. Columns are rows of the weight.
     fn half_columns(&self, step: &Step) -> Option<[Part; 2]> {
         Some(two_ranges(self.n)?.map(|range| {
             let mut inputs = step.inputs.clone();

@@ -1,15 +1,15 @@
-//! Matrix products with quantised weights, in four forms: few rows, by threads that share a column or by lanes that
-//! share `x`; tiles in workgroup memory for GPUs; tiles in registers alone for software adapters. All dequantise the
-//! words they load and sum in `f32`.
+//! Matrix products with quantised weights on the GPU, in four forms: for few rows, with threads that share a column or
+//! lanes that share `x`; tiles in workgroup memory for GPUs; and tiles in registers for software adapters. All
+//! dequantise the words they load and sum in `f32`.
 
 use core::fmt::Write;
 
 use crate::kernel::wgsl::{Builder, grid};
 use crate::kernel::{Caps, Launch, QuantMatMulKernel, Step};
 
-/// Rows that count as few.
+/// Maximum number of rows for the `few` form.
 const FEW: usize = 4;
-/// Rows that count as few where lanes have registers for them.
+/// Maximum number of rows for the `lanes` form, which keeps them in registers.
 const FEW_BY_LANES: usize = 8;
 /// Elements per side of a workgroup's tile in [`tiled`].
 const TILE: usize = 64;
@@ -21,11 +21,11 @@ const TILE_BYTES: u32 = 2 * 1088 * 4;
 /// How the words of the weights are read. Plain bytes are blocks of one word without a scale.
 #[derive(Clone, Copy)]
 struct Words {
-    /// Elements of a block.
+    /// Elements per block.
     block: usize,
-    /// Words of a block.
+    /// Words per block.
     words: usize,
-    /// Groups of four elements in a word: the second lies half a block further on.
+    /// Groups of four elements per word. The second group lies half a block further.
     quads: usize,
     scaled: bool,
 }
@@ -52,9 +52,9 @@ pub(crate) fn lower(step: &Step, kernel: &QuantMatMulKernel, caps: &Caps) -> Opt
     })
 }
 
-/// Constants, and: `quants(block)`, the word where the quants of a block begin; `scale(block)`, its scale;
-/// `quad0(word)` and `quad1(word)`, the four elements that a word has of the block's first half (or of all of it) and
-/// of the second.
+/// Adds constants and these functions: `quants(block)` returns the first word with quants of a block; `scale(block)`
+/// its scale; `quad0(word)` and `quad1(word)` the four elements of a word that belong to the first half of the block
+/// (or to all of it) and to the second half.
 fn weight_code(builder: &mut Builder, kernel: &QuantMatMulKernel, words: Words) {
     builder.constant("BLOCK", words.block as u32).constant("WORDS", words.words as u32);
     builder.constant("QUADS", words.quads as u32);
@@ -88,7 +88,7 @@ fn tiled(mut builder: Builder, kernel: &QuantMatMulKernel, caps: &Caps) -> Launc
     builder.finish(include_str!("../../../assets/kernels/quant_matmul_tiled.wgsl"), grid(tiles, caps))
 }
 
-/// Few rows; threads that neighbour each other take neighbouring words of a row of the weights.
+/// Few rows. Neighbouring threads read neighbouring words of a weight row.
 fn few(mut builder: Builder, kernel: &QuantMatMulKernel, caps: &Caps) -> Launch {
     let room = caps.invocations >= THREADS && caps.workgroup_memory >= THREADS * 16;
     let (columns, slices) = if caps.software || !room { (64, 1) } else { (4, 64) };
@@ -97,9 +97,8 @@ fn few(mut builder: Builder, kernel: &QuantMatMulKernel, caps: &Caps) -> Launch 
     builder.finish(body, grid(kernel.n.div_ceil(columns as usize), caps))
 }
 
-/// Few rows on a software adapter: a workgroup is one subgroup, each lane has four columns and goes through their words
-/// four at a time. The numbers of `x` that belong to them are loaded by all lanes together, and each gets the others'
-/// from its neighbours.
+/// Few rows on a software adapter. A workgroup is one subgroup, and each lane processes four columns, four words at a
+/// time. All lanes together load the matching elements of `x` and share them.
 fn lanes(builder: Builder, kernel: &QuantMatMulKernel, words: Words, lanes: usize, caps: &Caps) -> Launch {
     let (rows, columns) = (kernel.m, 4);
     let width = columns * lanes;
@@ -115,15 +114,15 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     );
     // Writing to a string cannot fail.
     for c in 0..columns {
-        // What lies beyond the end repeats the last column, and is not stored.
+        // Columns past the end repeat the last one and are not stored.
         let column = format!("min(col + {}u, params.n - 1u)", c * lanes);
         let _ = writeln!(text, "    let col{c} = params.first_block + {column} * params.blocks;");
         for row in 0..rows {
             let _ = writeln!(text, "    var acc{c}_{row} = 0.0;");
         }
     }
-    // Four words of every column, from word `w` of what begins at `start` in the weights and at `k` in `x`, into these
-    // sums.
+    // Adds four words of every column to the given sums, from word `w` on. The words begin at `start` in the weights
+    // and at `k` in `x`.
     let chunk = |sums: &str| {
         let mut text = String::from("            let at = params.x_offset + k + w * 4u + lane;\n");
         let each = || (0..rows).flat_map(|row| (0..words.quads).map(move |quad| (row, quad)));
@@ -166,7 +165,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         }
         text.push_str("    }\n");
     } else {
-        // Rows are as long as they like, so there may be words left over.
+        // The row length is arbitrary, so some words may be left over.
         text.push_str("    {\n        let k = 0u;\n        let whole = params.words - params.words % 4u;\n");
         for c in 0..columns {
             let _ = writeln!(text, "        let start{c} = quants(col{c});");
@@ -194,9 +193,9 @@ fn quad_x(i: u32) -> vec4<f32> { return vec4<f32>(load_x(i), load_x(i + 1u), loa
     builder.finish(&text, grid(kernel.n.div_ceil(width), caps))
 }
 
-/// Tiles in registers, without workgroup memory, as for products of floats: every lane has four columns of all the
-/// tile's rows, of which it dequantises a word each at a time; with subgroups of a known size it loads an equal share
-/// of the tile's column of `x`.
+/// Tiles in registers without workgroup memory, as for float products. Every lane processes four columns for all rows
+/// of the tile and dequantises one word of each at a time. If the subgroup size is known, it loads an equal share of
+/// the tile's column of `x`.
 fn registers(
     mut builder: Builder,
     kernel: &QuantMatMulKernel,
@@ -206,7 +205,7 @@ fn registers(
 ) -> Launch {
     builder.params.size("m", kernel.m);
     let lanes = subgroup.unwrap_or(8);
-    // More rows than the matrix has would be computed for nothing.
+    // Tiles with more rows than the matrix waste work.
     let rows: usize = match (subgroup, kernel.m) {
         (Some(_), 17..) => 32,
         (Some(_), 9..) => 16,
@@ -226,7 +225,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     }}
     let top = group / tiles_n * {rows}u;
     let col = group % tiles_n * {columns}u + lane;
-    // What lies beyond the end repeats the last row or column, and is not stored.
+    // Rows and columns past the end repeat the last one and are not stored.
     let last_row = params.m - 1u;
     let cols = params.first_block + min(vec4<u32>(col, col + {lanes}u, col + {lanes}u * 2u, col + {lanes}u * 3u), vec4<u32>(params.n - 1u)) * params.blocks;
 "

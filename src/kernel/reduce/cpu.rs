@@ -1,4 +1,4 @@
-//! Reductions of `[outer, n, inner]` over the middle.
+//! Reductions of `[outer, n, inner]` over the middle axis, on the CPU.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 
@@ -10,10 +10,10 @@ use crate::kernel::host::scratch::with_scratch;
 use crate::kernel::host::simd::vectorised;
 use crate::kernel::host::{CpuPool, GRAIN};
 
-/// Elements summed in plain 32-bit lanes before the lanes are brought together. Also what makes partial results
+/// Number of elements summed in 32-bit lanes before the lanes are combined. The constant size also makes results
 /// independent of the number of threads.
 const BLOCK: usize = 1024;
-/// Independent sums, so that they fit vectors and do not wait for each other.
+/// Number of independent sums, which allows vectorisation and hides latency.
 const LANES: usize = 32;
 
 /// Folds a slice in lanes.
@@ -36,21 +36,21 @@ fn fold<T: Number>(x: &[T], start: T, f: impl Fn(T, T) -> T + Copy, join: impl F
     tail.iter().fold(lanes[0], |a, &v| f(a, v))
 }
 
-/// The sum of `f` over a slice: blocks in lanes, the blocks' sums in double precision.
+/// The sum of `f` over a slice. Blocks are summed in lanes, and the sums of blocks in double precision.
 #[inline(always)]
 pub(crate) fn sum_f32(x: &[f32], f: impl Fn(f32) -> f32 + Copy) -> f64 {
     x.chunks(BLOCK).map(|block| f64::from(fold(block, 0.0, |a, v| a + f(v), |a, b| a + b))).sum()
 }
 
-/// The largest of a slice; NaN wins.
+/// The largest element of a slice. NaN wins.
 #[inline(always)]
 pub(crate) fn max_f32(x: &[f32]) -> f32 {
     fold(x, f32::LOWEST, f32::larger, f32::larger)
 }
 
-/// How a class sums.
+/// Summation for a class.
 trait Sum: Number {
-    /// Over a contiguous row.
+    /// Sums a contiguous row.
     fn sum_row(x: &[Self], squares: bool) -> Self;
 }
 
@@ -77,7 +77,7 @@ macro_rules! wrapping_sum {
 }
 wrapping_sum!(i32, u32);
 
-/// One contiguous row.
+/// Reduces one contiguous row.
 #[inline(always)]
 fn row<T: Sum>(kind: ReduceKind, x: &[T]) -> T {
     match kind {
@@ -91,7 +91,7 @@ fn row<T: Sum>(kind: ReduceKind, x: &[T]) -> T {
     }
 }
 
-/// Columns `start..start + out.len()` of one `[n, inner]`, row after row. `block` is room for as many.
+/// Reduces columns `start..start + out.len()` of one `[n, inner]`, row by row. `block` is a buffer of the same length.
 #[inline(always)]
 fn columns<T: Number>(kind: ReduceKind, x: &[T], inner: usize, start: usize, block: &mut [T], out: &mut [T]) {
     let n = x.len() / inner;
@@ -106,7 +106,7 @@ fn columns<T: Number>(kind: ReduceKind, x: &[T], inner: usize, start: usize, blo
     }
     match kind {
         ReduceKind::Sum | ReduceKind::Mean | ReduceKind::SumSquares => {
-            // Two levels, so that rounding errors grow with the number of blocks and not of rows.
+            // Two levels, so that rounding errors grow with the number of blocks instead of rows.
             block.fill(T::ZERO);
             out.fill(T::ZERO);
             for (i, row) in rows().enumerate() {
@@ -133,8 +133,8 @@ fn columns<T: Number>(kind: ReduceKind, x: &[T], inner: usize, start: usize, blo
     }
 }
 
-/// Whether `new` replaces `best`, met earlier: NaN is better than any number, and only `last` lets an equal one in.
-/// Without branches, so that loops over it become vector code.
+/// Whether `new` replaces the earlier `best`. NaN is better than any number. An equal value replaces it only if `last`
+/// is set. Without branches, so that loops over it are vectorised.
 #[inline(always)]
 fn better<T: Number>(new: T, best: T, largest: bool, last: bool) -> bool {
     let beats = (largest & (new > best)) | (!largest & (new < best)) | (last & (new == best));
@@ -142,7 +142,7 @@ fn better<T: Number>(new: T, best: T, largest: bool, last: bool) -> bool {
     (best & last & new) | (!best & (new | beats))
 }
 
-/// Position of the best of one contiguous row: the value first, which is quick to find, and then where it is.
+/// Position of the best element of a contiguous row. Finds the value first, which is fast, then its position.
 #[inline(always)]
 fn row_position<T: Number>(x: &[T], largest: bool, last: bool) -> i32 {
     let best =
@@ -151,7 +151,8 @@ fn row_position<T: Number>(x: &[T], largest: bool, last: bool) -> i32 {
     (if last { x.iter().rposition(hit) } else { x.iter().position(hit) }).unwrap_or(0) as i32
 }
 
-/// Positions of the best of columns `start..start + out.len()` of one `[n, inner]`. `best` is room for as many.
+/// Positions of the best elements of columns `start..start + out.len()` of one `[n, inner]`. `best` is a buffer of the
+/// same length.
 #[inline(always)]
 fn positions<T: Number>(
     x: &[T],
@@ -173,7 +174,7 @@ fn positions<T: Number>(
     }
 }
 
-/// The twin. Input: x.
+/// The CPU twin. Input: x.
 pub(crate) fn reduce(kernel: &ReduceKernel, inputs: &[Input], out: &mut [u32], pool: &CpuPool) {
     let [x] = inputs else { return };
     if out.is_empty() || kernel.n == 0 {
@@ -237,7 +238,7 @@ pub(crate) fn reduce(kernel: &ReduceKernel, inputs: &[Input], out: &mut [u32], p
        });
 }
 
-/// One row that is long enough for several threads: parts of fixed length, then the parts' results.
+/// Reduces a row that is long enough for several threads: parts of fixed length, then their results.
 fn long_row<T: Sum>(kind: ReduceKind, x: &[T], out: &mut [u32], pool: &CpuPool) {
     let mut parts = vec![T::ZERO; x.len().div_ceil(GRAIN)];
     let (each, all) = match kind {
@@ -263,8 +264,8 @@ fn long_row<T: Sum>(kind: ReduceKind, x: &[T], out: &mut [u32], pool: &CpuPool) 
     out.copy_from_slice(cast_slice(&[result]));
 }
 
-/// Cuts a part of `[outer, inner]` that starts at element `first` into pieces of single outer indices: outer index,
-/// first column, piece.
+/// Splits a part of `[outer, inner]` that starts at element `first` at the outer indices. Calls `work` with the outer
+/// index, the first column and the slice.
 pub(crate) fn spans<T>(first: usize, out: &mut [T], inner: usize, mut work: impl FnMut(usize, usize, &mut [T])) {
     let (mut at, mut rest) = (first, out);
     while !rest.is_empty() {

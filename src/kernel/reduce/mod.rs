@@ -1,4 +1,4 @@
-//! Reductions over the middle of `[outer, n, inner]`.
+//! Reductions over the middle axis of `[outer, n, inner]`.
 
 pub(crate) mod cpu;
 pub(crate) mod wgsl;
@@ -14,11 +14,12 @@ use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, a
 use crate::kernel::split::{InParts, Levels, Part, by_rows};
 use crate::kernel::{Caps, Launch, Step, Variants};
 
-/// Elements that a reduction should find in one go: more are worth several workers, whatever their number.
+/// Maximum number of elements of a row that is reduced in one launch. Longer rows are split over several workers,
+/// however many there are.
 pub(crate) const LONGEST_ROW: usize = 1 << 17;
 
-/// Input `[outer, n, inner]` → output `[outer, inner]`. `n` is at least 1. Output dtype: the input's 32-bit type, `i32`
-/// for positions. `Mean` is for floats only.
+/// Input `[outer, n, inner]`, output `[outer, inner]`. `n` is at least 1. The output dtype is the 32-bit type of the
+/// input, or `i32` for positions. `Mean` is only for floats.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ReduceKernel {
     pub kind: ReduceKind,
@@ -90,8 +91,8 @@ impl KernelSpec for ReduceKernel {
     }
 
     fn levels(&self) -> Option<Levels> {
-        // Rows that are few, and so long that more than one worker should reduce each: equal parts of every row, then
-        // what these gave. Not for positions, nor for lengths that do not divide.
+        // A few rows that are long enough for several workers each are split into equal parts, whose results are then
+        // reduced. This excludes positions and lengths without a suitable divisor.
         const FEW: usize = 64;
         const LONG: usize = 1 << 16;
         const PARTS: RangeInclusive<usize> = 16..=1024;

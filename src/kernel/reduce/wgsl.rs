@@ -1,12 +1,12 @@
-//! Reductions over the middle of `[outer, n, inner]`.
+//! Reductions over the middle axis of `[outer, n, inner]`, on the GPU.
 
 use crate::ir::{Class, ReduceKind};
 use crate::kernel::wgsl::rows::Rows;
 use crate::kernel::wgsl::{Builder, grid, rows};
 use crate::kernel::{Caps, Launch, ReduceKernel, Step, Variant, Variants, choose, wgsl_type};
 
-/// The launch of a reduction. Columns that lie side by side are taken by quads, rows and what else there is as all
-/// kernels take [`Rows`].
+/// The launch of a reduction. Neighbouring columns are processed in quads. Everything else uses the common code for
+/// [`Rows`].
 pub(crate) fn lower(step: &Step, kernel: &ReduceKernel, caps: &Caps) -> Option<Launch> {
     let ReduceKernel { kind, class, outer, n, inner } = *kernel;
     let rows = Rows { rows: outer * inner, n, inner, fields: fields(kind) };
@@ -32,7 +32,7 @@ pub(crate) fn lower(step: &Step, kernel: &ReduceKernel, caps: &Caps) -> Option<L
     })
 }
 
-/// Who may work on a reduction on this device, the default first.
+/// The forms of a reduction on this device, the default first.
 pub(crate) fn variants(kernel: &ReduceKernel, caps: &Caps) -> Variants {
     let ReduceKernel { kind, outer, n, inner, .. } = *kernel;
     let rows = Rows { rows: outer * inner, n, inner, fields: fields(kind) };
@@ -41,18 +41,18 @@ pub(crate) fn variants(kernel: &ReduceKernel, caps: &Caps) -> Variants {
     list
 }
 
-/// Who works on quads of columns.
+/// Which threads process quads of columns.
 enum Columns {
-    /// A thread on so many quads: where there are enough of them, or on software adapters, where a vector of the CPU
-    /// has several threads.
+    /// A thread processes this many quads. Used if there are enough of them, and on software adapters, where one CPU
+    /// vector runs several threads.
     Thread(usize),
-    /// Several threads on a quad, each with a slice of the rows.
+    /// Several threads share a quad, each with a slice of the rows.
     Workgroup,
 }
 
 impl Columns {
-    /// The forms that take columns by quads, the default first; none if there are none, or so few that too many lanes
-    /// would be idle.
+    /// The forms that process columns in quads, the default first. Empty if there are too few quads to keep the lanes
+    /// busy.
     fn variants(rows: &Rows, caps: &Caps) -> Variants {
         let quads = rows.rows / 4;
         let bytes = 256 * 16 * rows.fields.len().max(1) as u32;
@@ -60,7 +60,7 @@ impl Columns {
         let first = if !rows.inner.is_multiple_of(4) {
             None
         } else if caps.software {
-            // Rows of a matrix lie far apart; long stretches of each make up for that.
+            // Rows of a matrix lie far apart. Reading long ranges of each compensates for that.
             match quads {
                 256.. => Some(Variant::ColumnThread(4)),
                 64.. => Some(Variant::ColumnThread(1)),
@@ -81,7 +81,7 @@ impl Columns {
         core::iter::once(first).chain(others).collect()
     }
 
-    /// `None` if columns are not taken by quads.
+    /// `None` if columns are not processed in quads.
     fn of(variant: Variant) -> Option<Self> {
         match variant {
             Variant::ColumnThread(each) => Some(Self::Thread(each.into())),
@@ -105,8 +105,8 @@ impl Columns {
     }
 }
 
-/// The entry point of threads that have `each` quads of columns, neighbouring threads neighbouring ones. Spelled out,
-/// as drivers keep only variables that are never indexed in registers.
+/// The entry point of threads that process `each` quads of columns. Neighbouring threads process neighbouring quads.
+/// Fully unrolled because drivers only keep variables in registers that are never indexed.
 fn columns_thread(each: usize, threads: usize) -> String {
     let each_quad = |line: &dyn Fn(usize) -> String| (0..each).map(line).collect::<String>();
     let starts = each_quad(&|i| {
@@ -129,7 +129,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     if (first >= params.quads) {{
         return;
     }}
-    // What lies beyond the end repeats the last quad, and is not stored.
+    // Quads past the end repeat the last one and are not stored.
 {starts}    var p = 1u;
     for (; p + 1u < params.n; p += 2u) {{
 {pairs}    }}
@@ -149,7 +149,7 @@ fn fields(kind: ReduceKind) -> &'static [&'static str] {
     }
 }
 
-/// What a reduction finds: its state, how an element starts it, how two merge, what it results in.
+/// Generates the state of a reduction, how an element starts it, how two states merge, and the result.
 fn state_code(builder: &mut Builder, kind: ReduceKind, class: Class) {
     let float = class == Class::Float;
     let extreme = |name: &str| if float { format!("{name}_f32(a, b)") } else { format!("{name}(a, b)") };
@@ -174,8 +174,7 @@ fn result(s: S) -> T {{ return {result}; }}"
     ));
 }
 
-/// `beats(a, b)`: whether `a` is the better of two elements, as `better` (`<` or `>`) compares them. A NaN beats every
-/// number.
+/// `beats(a, b)`: whether `a` is better than `b`, compared with `better` (`<` or `>`). NaN beats every number.
 pub(crate) fn beats_code(builder: &mut Builder, better: &str, class: Class) {
     let result = match class {
         Class::Float => format!("!is_nan(b) & (is_nan(a) | (a {better} b))"),
@@ -187,7 +186,7 @@ pub(crate) fn beats_code(builder: &mut Builder, better: &str, class: Class) {
     builder.code(&format!("fn beats(a: T, b: T) -> bool {{ return {result}; }}"));
 }
 
-/// The state of a search for the best position; among equals the first, or the last.
+/// Generates the state of a search for the best position. Among equal elements it finds the first, or the last.
 fn positions_code(builder: &mut Builder, better: &str, last: bool, class: Class) {
     beats_code(builder, better, class);
     let nans = if class == Class::Float { "(is_nan(a.v) & is_nan(b.v))" } else { "false" };

@@ -1,4 +1,4 @@
-//! Scatters. Updates are applied one after the other in their order, so the result does not depend on threads.
+//! Scatters on the CPU. Updates are applied sequentially in order, so the result does not depend on threads.
 
 use bytemuck::cast_slice_mut;
 
@@ -8,7 +8,7 @@ use crate::kernel::host::memory::Input;
 use crate::kernel::host::number::{Number, with_class};
 use crate::kernel::{ScatterElementsKernel, ScatterNdKernel};
 
-/// What a hit element becomes.
+/// Combines an element with an update.
 #[inline(always)]
 fn combine<T: Number>(reduce: ScatterReduce, old: T, new: T) -> T {
     match reduce {
@@ -20,7 +20,7 @@ fn combine<T: Number>(reduce: ScatterReduce, old: T, new: T) -> T {
     }
 }
 
-/// The twin. Inputs: data, indices, updates.
+/// The CPU twin. Inputs: data, indices, updates.
 pub(crate) fn scatter_elements(kernel: &ScatterElementsKernel, inputs: &[Input], out: &mut [u32]) -> u32 {
     let [data, indices, updates] = inputs else { return 0 };
     data.range(0, out);
@@ -41,7 +41,7 @@ pub(crate) fn scatter_elements(kernel: &ScatterElementsKernel, inputs: &[Input],
     faults
 }
 
-/// The twin. Inputs: data, indices, updates.
+/// The CPU twin. Inputs: data, indices, updates.
 pub(crate) fn scatter_nd(kernel: &ScatterNdKernel, inputs: &[Input], out: &mut [u32]) -> u32 {
     let [data, indices, updates] = inputs else { return 0 };
     data.range(0, out);

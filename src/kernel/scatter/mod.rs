@@ -1,4 +1,4 @@
-//! Scatters: elements written to positions that are read from memory.
+//! Scatters: write elements at positions given by an index tensor.
 
 pub(crate) mod cpu;
 pub(crate) mod wgsl;
@@ -10,8 +10,8 @@ use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, a
 use crate::kernel::split::{InParts, Levels, Part};
 use crate::kernel::{Caps, Launch, Step, Variants};
 
-/// The output is `data` with `updates[p]` combined in at `p with axis := index[p]`, in order of `p`. Shapes of
-/// `indices` and `updates` are equal.
+/// The output is `data` with `updates[p]` combined in at `p with axis := index[p]`, in order of `p`. `indices` and
+/// `updates` have the same shape.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ScatterElementsKernel {
     pub class: Class,
@@ -50,7 +50,7 @@ impl KernelSpec for ScatterElementsKernel {
     }
 
     fn writes_all(&self) -> bool {
-        // What no index names keeps the old content.
+        // Elements that no index refers to keep the previous content.
         false
     }
 
@@ -139,7 +139,7 @@ impl KernelSpec for ScatterNdKernel {
     }
 
     fn writes_all(&self) -> bool {
-        // What no index names keeps the old content.
+        // Elements that no index refers to keep the previous content.
         false
     }
 

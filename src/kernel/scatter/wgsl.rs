@@ -1,4 +1,4 @@
-//! Scatters. A thread owns an output element, so the order of updates is the order in memory on every device.
+//! Scatters on the GPU. A thread owns an output element, so updates are applied in memory order on every device.
 
 use core::fmt::Write;
 
@@ -7,7 +7,7 @@ use crate::kernel::gather::wgsl::{Lines, resolve_code, slice_code};
 use crate::kernel::wgsl::Builder;
 use crate::kernel::{Caps, Launch, ScatterElementsKernel, ScatterNdKernel, Step, wgsl_type};
 
-/// Elements that keep any device busy even at several to a thread.
+/// Number of elements that keeps any device busy even with several per thread.
 const BUSY: usize = 1 << 16;
 
 pub(crate) fn scatter_elements(step: &Step, kernel: &ScatterElementsKernel, caps: &Caps) -> Launch {
@@ -36,7 +36,7 @@ pub(crate) fn scatter_elements(step: &Step, kernel: &ScatterElementsKernel, caps
         .size("updates", lines.indices[axis])
         .size("updates_inner", Lines::inner(&lines.indices, axis));
     for i in 0..lines.rank() {
-        // Along the axis, every element is on the line.
+        // Along the indexed axis, every element is on the line.
         let (limit, step) =
             if i == axis { (lines.data[i], 0) } else { (lines.indices[i], Lines::inner(&lines.indices, i)) };
         params.size(&format!("size{i}"), lines.data[i]);
@@ -47,7 +47,7 @@ pub(crate) fn scatter_elements(step: &Step, kernel: &ScatterElementsKernel, caps
 
 pub(crate) fn scatter_nd(step: &Step, kernel: &ScatterNdKernel, caps: &Caps) -> Launch {
     let slices = kernel.dims.elements();
-    // Every thread walks all tuples, so with threads enough each takes more than one element.
+    // Every thread visits all tuples. With enough threads, each processes several elements.
     let span = if slices * kernel.inner >= BUSY { kernel.inner.div_ceil(8) } else { kernel.inner };
     let threads = slices * span;
     let mut builder = Builder::new(step);
@@ -59,7 +59,7 @@ pub(crate) fn scatter_nd(step: &Step, kernel: &ScatterNdKernel, caps: &Caps) -> 
     builder.finish_threads(include_str!("../../../assets/kernels/scatter_nd.wgsl"), threads, caps)
 }
 
-/// `combine(a, b)`: what an element `a` becomes when the update `b` hits it. NaN wins in minima and maxima.
+/// `combine(a, b)`: the result of applying update `b` to element `a`. NaN wins in minima and maxima.
 fn combine_code(builder: &mut Builder, class: Class, reduce: ScatterReduce) {
     let result = match (reduce, class) {
         (ScatterReduce::Replace, _) => "b",

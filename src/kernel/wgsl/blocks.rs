@@ -1,10 +1,10 @@
-//! Block-quantised elements in WGSL: where they are and what they mean, in step with `tensor/blocks.rs`; and the
-//! kernels that make and move blocks.
+//! Block-quantised elements in WGSL: their layout and decoding, kept in sync with [`BlockFormat`], and code shared by
+//! the kernels that quantise and copy blocks.
 
 use super::{Builder, convert};
 use crate::ir::{BlockFormat, DType};
 
-/// The functions that [`load`] and the kernels of blocks call, once for each quantised type among `dtypes`.
+/// The functions that [`load`] and the block kernels call, once for each quantised type in `dtypes`.
 pub(crate) fn functions(dtypes: impl Iterator<Item = DType>) -> String {
     let mut seen: Vec<DType> = Vec::new();
     let mut text = String::new();
@@ -19,12 +19,12 @@ pub(crate) fn functions(dtypes: impl Iterator<Item = DType>) -> String {
     text
 }
 
-/// `q_quants(block)`: the word where the quants of a block begin. `q_scales(block)`: the word with its scale and its
-/// neighbour's. `q_scale(word, block)`: the scale. `q_word(i)`: the word that has element `i`. `q_value(word, scales,
-/// i)`: element `i`.
+/// `q_quants(block)`: the first word with quants of a block. `q_scales(block)`: the word with the scales of the block
+/// and its neighbour. `q_scale(word, block)`: the scale. `q_word(i)`: the word that contains element `i`.
+/// `q_value(word, scales, i)`: element `i`.
 fn functions_of(q: &str, format: BlockFormat) -> String {
     let (elements, words, group) = (format.elements, format.words(), format.group_words());
-    // Elements that one bit position of the block's bytes holds in a row.
+    // Number of consecutive elements that share a bit position in the bytes of a block.
     let span = words * 4;
     let value = match format.bits {
         8 => "f32(bitcast<i32>(word << (24u - (i & 3u) * 8u)) >> 24u)".to_owned(),
@@ -48,7 +48,7 @@ pub(crate) fn load(variable: &str, ty: &str, dtype: DType, index: &str) -> Strin
     format!("{q}_value({word}, {scales}, {index})")
 }
 
-/// What the bodies of both kernels need: sizes of a block, and the functions above as `quants`, `scales` and `scale`.
+/// Code for both block kernels: the sizes of a block, and the functions above as `quants`, `scales` and `scale`.
 pub(crate) fn block_code(builder: &mut Builder, dtype: DType, format: BlockFormat) {
     let q = dtype.name();
     builder.constant("BLOCK", format.elements as u32).constant("WORDS", format.words() as u32);

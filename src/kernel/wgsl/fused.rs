@@ -1,5 +1,5 @@
-//! Elementwise work inside other kernels: what is done to a value before `store_y` writes it, and what `load_x`
-//! computes instead of reading.
+//! Elementwise work fused into other kernels: an epilogue is applied in `store_y` before a value is written, and a
+//! prologue is computed by `load_x` in place of a read.
 
 use core::fmt::Write;
 
@@ -8,18 +8,19 @@ use super::scalar::{self, Library};
 use crate::ir::{Layout, Operand, Shape, Source};
 use crate::kernel::{Fused, Params, Step, wgsl_type};
 
-/// An operand by the name it has in a text.
+/// An operand and its name in the text.
 pub(crate) struct Named<'a> {
     pub name: String,
     pub operand: &'a Operand,
     pub output: bool,
-    /// Whether it is moved four elements at a time, and if so, whether all fours begin at multiples of four.
+    /// Whether it is accessed four elements at a time and, if so, whether all groups of four are aligned to four
+    /// elements.
     pub wanted: Option<bool>,
 }
 
-/// Every operand of a step: inputs by their kernel's names, results `y`, `y1x`, …, and those of fused work: `e1x`, … (a
-/// kernel's own value, number 0, is nowhere) and `p0x`, …. `quads` are those that the kernel moves by four, as in
-/// `Builder::with_quads`.
+/// Every operand of a step. Inputs have the names that the kernel gives them. Results are `y`, `y1x`, …. Operands of
+/// fused work are `e1x`, … (number 0 is the kernel's own value, which has no memory) and `p0x`, …. `quads` are the
+/// operands that the kernel accesses four at a time, as in `Builder::with_quads`.
 pub(crate) fn named_operands<'a>(step: &'a Step, quads: &[(&str, bool)]) -> Vec<Named<'a>> {
     let wanted = |name: &str| quads.iter().find(|quad| quad.0 == name).map(|quad| quad.1);
     let fours = |fused: &Option<Fused>, name: &str| match fused {
@@ -55,13 +56,12 @@ pub(crate) fn named_operands<'a>(step: &'a Step, quads: &[(&str, bool)]) -> Vec<
     inputs.chain(outputs).chain(fused).collect()
 }
 
-/// Ends in a letter, so that what is called after one operand (`load_e1x4`) is not called after another.
+/// Ends in a letter, so that a name derived from one operand (`load_e1x4`) cannot be that of another.
 fn operand_name(prefix: &str, i: usize) -> String {
     format!("{prefix}{i}x")
 }
 
-/// Whether four neighbours lie side by side in an operand, from a multiple of four on, if they are from a multiple of
-/// four on in the walk.
+/// Whether groups of four elements that are aligned in the iteration are contiguous and aligned in the operand.
 fn aligned(layout: &Layout) -> bool {
     let unit = layout.is_contiguous() || layout.strides.last() == Some(&1);
     let outer = layout.strides.len().saturating_sub(1);
@@ -69,8 +69,8 @@ fn aligned(layout: &Layout) -> bool {
     unit && layout.offset.is_multiple_of(4) && (layout.is_contiguous() || steps)
 }
 
-/// Whether fused work is done on four neighbours at a time, which `wanted` says begin at multiples of four: no four may
-/// span two rows.
+/// Whether fused work processes four elements at a time. `wanted` is whether these are aligned to four elements. No
+/// group may span two rows.
 fn goes_by_fours(fused: &Fused, wanted: Option<bool>) -> bool {
     let shape = &fused.map.shape;
     let whole = shape.rank() < 2 || shape[shape.rank() - 1].is_multiple_of(4);
@@ -81,7 +81,7 @@ fn goes_by_fours(fused: &Fused, wanted: Option<bool>) -> bool {
 /// Where a result goes.
 pub(crate) struct Target<'a> {
     pub name: &'a str,
-    /// The array it is in, the element type of that, and whether it is of quads.
+    /// The array that contains it, the element type of the array, and whether it is declared as quads.
     pub variable: &'a str,
     pub ty: &'static str,
     pub quad: bool,
@@ -99,7 +99,7 @@ impl Target<'_> {
         format!("{variable}[{at}] = {value};")
     }
 
-    /// The statements that write four, the first at `at` and the rest `step` apart.
+    /// The statements that write four values, starting at `at` and `step` apart.
     fn four(&self, at: &str, step: &str, values: [String; 4]) -> String {
         if self.quad {
             return format!("{}[({at}) >> 2u] = vec4<{}>({});", self.variable, self.ty, values.join(", "));
@@ -109,21 +109,21 @@ impl Target<'_> {
     }
 }
 
-/// Fused work as a text.
+/// The generated code of fused work.
 struct Call<'a> {
     /// `fn epilogue(…)` or `fn prologue(…)`.
     function: String,
     name: &'static str,
-    /// Lines that find `at_NAME`, the position of element `i`, for every operand and result.
+    /// Lines that compute `at_NAME`, the position of element `i`, for every operand and result.
     positions: String,
     arguments: Vec<Argument<'a>>,
 }
 
-/// What fused work is done on.
+/// An argument of fused work.
 enum Argument<'a> {
     /// The kernel's own value.
     Value,
-    /// Nothing: the result does not depend on it.
+    /// Not needed, because the result does not depend on it.
     Unused(&'static str),
     Load {
         name: String,
@@ -133,7 +133,7 @@ enum Argument<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// The operands' names begin with `prefix`; results lie at `stored`.
+    /// The names of operands begin with `prefix`. Results have the layouts `stored`.
     fn new(
         name: &'static str,
         prefix: &str,
@@ -164,7 +164,7 @@ impl<'a> Call<'a> {
         Self { function, name, positions, arguments }
     }
 
-    /// The call for element `i`, where the kernel has `v`.
+    /// The call for element `i`, with the kernel's value in `v`.
     fn one(&self) -> String {
         let argument = |argument: &Argument| match argument {
             Argument::Value => "v".to_owned(),
@@ -174,8 +174,8 @@ impl<'a> Call<'a> {
         format!("{}({})", self.name, self.arguments.iter().map(argument).collect::<Vec<_>>().join(", "))
     }
 
-    /// Lines that call it for the four elements from `i` on, where the kernel has the vector `v`, and put the results
-    /// into `r0` to `r3`.
+    /// Lines that call it for the four elements starting at `i`, with the kernel's values in the vector `v`, and store
+    /// the results in `r0` to `r3`.
     fn four(&self) -> String {
         let mut text = self.positions.clone();
         for argument in &self.arguments {
@@ -204,7 +204,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// How far apart neighbours of the innermost axis lie.
+/// Distance between neighbours along the innermost axis.
 enum Apart {
     None,
     One,
@@ -221,8 +221,8 @@ fn step_of(name: &str, layout: &Layout) -> Apart {
     }
 }
 
-/// `store_y(i, v)`, by way of the epilogue if there is one, and `store_y4(i, v)` if the kernel stores by `fours`, which
-/// tells whether they begin at multiples of four.
+/// Generates `store_y(i, v)`, including the epilogue if there is one, and `store_y4(i, v)` if the kernel stores by
+/// `fours`, which is whether they are aligned to four elements.
 pub(crate) fn store(
     epilogue: Option<&Fused>,
     targets: &[Target],
@@ -269,7 +269,7 @@ pub(crate) fn store(
     text
 }
 
-/// `load_x(i)` as the prologue computes it, and `load_x4(i)` if the kernel loads by `fours`.
+/// Generates `load_x(i)`, which computes the prologue, and `load_x4(i)` if the kernel loads by `fours`.
 pub(crate) fn load(prologue: &Fused, fours: Option<bool>, params: &mut Params, library: &mut Library) -> String {
     let call = Call::new("prologue", "p", prologue, Vec::new(), params, library);
     let program = &prologue.map.program;
@@ -290,14 +290,14 @@ pub(crate) fn load(prologue: &Fused, fours: Option<bool>, params: &mut Params, l
     text
 }
 
-/// Lines that find `at_NAME` of element number `i` for each operand. Which axes are broadcast and which are steps of
-/// one is part of the text, so that a bias along rows costs one remainder and operands in order cost nothing. Sizes are
-/// parameters named with the prefix. Strides are words that wrap, which makes negative ones come out right.
+/// Lines that compute `at_NAME` of element `i` for each operand. The text depends on which axes are broadcast and which
+/// have stride 1, so that a bias along rows costs one remainder and contiguous operands cost nothing. Sizes are
+/// parameters whose names start with the prefix. Strides are wrapping words, so negative ones work too.
 fn positions(prefix: &str, shape: &Shape, operands: &[(&str, &Layout)], params: &mut Params) -> String {
     let strided = |layout: &Layout| !layout.is_contiguous();
     let moves = |axis: usize| operands.iter().any(|(_, layout)| strided(layout) && layout.strides[axis] != 0);
     let mut text = String::new();
-    // Coordinates from the innermost axis out, as far as someone asks.
+    // Coordinates from the innermost axis outwards, as far as needed.
     if let Some(outermost) = (0..shape.rank()).find(|&axis| moves(axis)) {
         let mut rest = "i".to_owned();
         for axis in (outermost..shape.rank()).rev() {

@@ -1,10 +1,11 @@
-//! Kernels as WGSL: each step becomes a [`Launch`]. Pure; texts are checked here by naga and run by `gpu`.
+//! Lowers each step to a [`Launch`] with WGSL text. Pure: the tests here validate the texts with naga, and `gpu` runs
+//! them.
 //!
-//! Shapes, strides and offsets go to the parameter block, so one text (and one pipeline) serves every shape. What
-//! changes the text is the kind of work: dtypes, variants, which operands are contiguous.
+//! Shapes, strides and offsets are passed as parameters, so one text (and one pipeline) serves all shapes. The text
+//! depends only on the kind of work: dtypes, variants, and which operands are contiguous.
 //!
-//! Where both sides of a condition are cheap it is spelled `(a) & (b)`: `a && b` is a branch, of which SwiftShader
-//! takes minutes to compile a dozen in a loop.
+//! Conditions with two cheap sides are written `(a) & (b)`. `a && b` is a branch, and SwiftShader takes minutes to
+//! compile a dozen of these in a loop.
 
 pub(crate) mod blocks;
 pub(crate) mod fused;
@@ -31,7 +32,7 @@ use super::{Access, Binding, Caps, Launch, Params, Variant, buffer_type, wgsl_ty
 use crate::ir::{DType, Source};
 use crate::kernel::Step;
 
-/// What the device does for `step`; `None` if there is nothing to do (an empty output).
+/// The launch for `step`, or `None` if there is nothing to do because the output is empty.
 pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
     if step.outputs.iter().all(|output| output.layout.elements() == 0) {
         return None;
@@ -39,30 +40,30 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
     step.kernel.spec().wgsl(step, caps)
 }
 
-/// Builds a kernel's text: named inputs, 32-bit results, parameters, and a body from `assets/kernels`.
+/// Builds the text of a kernel: named inputs, 32-bit results, parameters, and a body from `assets/kernels`.
 ///
-/// For an input `x` the text has `fn load_x(i: u32)`, which gives element `i` of the whole binding in its class's type,
-/// and the parameter `x_offset`. Results are written by `store_y(i, value)`, once for each element `i` of the
-/// contiguous output. What a plan has joined to the kernel happens inside these two, so a body must not touch memory in
-/// any other way; those kernels that read their own output back (see [`Fusing::after`](super::spec::Fusing::after)) use
+/// For an input `x`, the text has `fn load_x(i: u32)`, which returns element `i` of the whole binding in the type of
+/// its class, and the parameter `x_offset`. Results are written with `store_y(i, value)`, once for each element `i` of
+/// the contiguous output. Fused work happens inside these two functions, so a body must not access memory in any other
+/// way. Kernels that read their own output back (see [`Fusing::after`](super::spec::Fusing::after)) use
 /// `y[params.y_offset + i]`. Kernels that count faults also get `faults: array<atomic<u32>>`.
 ///
-/// Kernels that work on four neighbours at a time ask for it by [`Builder::with_quads`] and get `load_x4(i)` and
-/// `store_y4(i, vec4)` beside the above. Both are defined as the four single calls in order; where every call is
-/// aligned they move the four at once.
+/// Kernels that process four neighbouring elements at a time use [`Builder::with_quads`] and also get `load_x4(i)` and
+/// `store_y4(i, vec4)`. Both are equivalent to four single calls in order. If every call is aligned, they access the
+/// four elements at once.
 pub(crate) struct Builder<'a> {
-    /// The parameters; offsets are there already.
+    /// The parameters. Offsets are already included.
     pub params: Params,
     step: &'a Step,
     variant: Option<Variant>,
     bindings: SmallVec<[Binding; 4]>,
-    /// The forms of the bindings that are declared as quads.
+    /// The types of quads that bindings are declared with.
     quads: SmallVec<[Quad; 4]>,
     /// Bindings, loads and stores.
     declarations: String,
     /// Constants, aliases and raw code.
     code: String,
-    /// The library files and user functions that the text calls.
+    /// The library files and custom functions that the text calls.
     library: Library,
 }
 
@@ -72,8 +73,8 @@ impl<'a> Builder<'a> {
         Self::declare_all(step, &[], |_, _| None)
     }
 
-    /// As [`Builder::new`], with `load_NAME4` or `store_y4` for each operand of `quads`, which tells whether all calls
-    /// touch quads that begin at multiples of four of the array, offsets included.
+    /// Like [`Builder::new`], with `load_NAME4` or `store_y4` for each operand in `quads`. The flag is whether all
+    /// calls access quads that are aligned to four elements of the array, offsets included.
     pub fn with_quads(step: &'a Step, quads: &[(&str, bool)], caps: &Caps) -> Self {
         Self::declare_all(step, quads, |dtype, written| Quad::of(caps, dtype, written))
     }
@@ -95,7 +96,7 @@ impl<'a> Builder<'a> {
         for Named { name, operand, output, wanted } in &operands {
             builder.params.size(&format!("{name}_offset"), operand.layout.offset);
             match operand.source {
-                // Defined with the rest of the prologue.
+                // Defined together with the prologue.
                 Source::Fused => continue,
                 Source::Iota => {
                     // Writing to a string cannot fail.
@@ -107,7 +108,7 @@ impl<'a> Builder<'a> {
             }
             let sharers = || operands.iter().filter(|o| o.operand.source == operand.source);
             let ty = shared_type(sharers().map(|o| o.operand.dtype));
-            // An array is of quads if all who share it want them, at multiples of four, in the array's own type.
+            // An array is declared as quads if all operands that share it use aligned quads of the array's type.
             let in_quads = |o: &Named| {
                 let dtype = o.operand.dtype;
                 let same = match operand.dtype {
@@ -119,7 +120,7 @@ impl<'a> Builder<'a> {
             let written = sharers().find(|o| o.output);
             let quad = best(operand.dtype, written.is_some()).filter(|_| sharers().all(in_quads));
             let at = builder.bindings.iter().position(|b| b.source == operand.source).unwrap_or_else(|| {
-                // An output keeps its name, whoever shares it.
+                // An output keeps its name even if it is shared.
                 let variable = written.map_or(name, |o| &o.name);
                 let access = access(operand.source, written.is_some());
                 builder.bindings.push(Binding { source: operand.source, access, part: None });
@@ -154,54 +155,54 @@ impl<'a> Builder<'a> {
         builder
     }
 
-    /// `const NAME: u32 = value;` in the text. It is part of the pipeline's identity: for variants only, never for
+    /// Adds `const NAME: u32 = value;`. It is part of the pipeline's identity, so use it only for variants, never for
     /// shapes.
     pub fn constant(&mut self, name: &str, value: u32) -> &mut Self {
         let _ = writeln!(self.code, "const {name}: u32 = {value}u;");
         self
     }
 
-    /// `alias name = ty;` in the text.
+    /// Adds `alias name = ty;`.
     pub fn alias(&mut self, name: &str, ty: &str) -> &mut Self {
         let _ = writeln!(self.code, "alias {name} = {ty};");
         self
     }
 
-    /// Adds a file of `assets/kernels/lib`, and what that file needs.
+    /// Adds a file of `assets/kernels/lib` and its dependencies.
     pub fn need(&mut self, file: &'static str) -> &mut Self {
         self.library.need(file);
         self
     }
 
-    /// The form that the text has, for kernels with several.
+    /// Sets the variant, for kernels that have several.
     pub fn variant(&mut self, variant: Variant) -> &mut Self {
         self.variant = Some(variant);
         self
     }
 
-    /// Raw WGSL.
+    /// Adds raw WGSL.
     pub fn code(&mut self, text: &str) -> &mut Self {
         self.code.push_str(text);
         self.code.push('\n');
         self
     }
 
-    /// Ends with a body that has `fn run(thread: u32)`, called once by each of `threads` threads. No barriers in it:
-    /// some threads are left out.
+    /// Finishes with a body that has `fn run(thread: u32)`, which is called once by each of `threads` threads. The body
+    /// must not contain barriers, because surplus threads do not call it.
     pub fn finish_threads(mut self, body: &str, threads: usize, caps: &Caps) -> Launch {
         self.params.size("threads", threads);
         self.finish(&[body, "\n", THREADS].concat(), grid(threads.div_ceil(64), caps))
     }
 
-    /// Ends with a body that has `fn run(work: u32, lane: u32)`, called by all `lanes` threads of a workgroup for each
-    /// piece of `work`.
+    /// Finishes with a body that has `fn run(work: u32, lane: u32)`, which is called by all `lanes` threads of a
+    /// workgroup for each `work` item.
     pub fn finish_workgroups(mut self, body: &str, lanes: u32, work: usize, caps: &Caps) -> Launch {
         self.params.size("work", work);
         self.constant("LANES", lanes);
         self.finish(&[body, "\n", WORKGROUPS].concat(), grid(work, caps))
     }
 
-    /// Ends with the body and the grid.
+    /// Finishes with the body and the grid.
     pub fn finish(self, body: &str, workgroups: [u32; 3]) -> Launch {
         let text = [&self.params.wgsl(), &self.declarations, WORKGROUP_INDEX, &self.code, body].concat();
         let checked = self.library.needs_checks();
@@ -224,7 +225,8 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// `load_x(i)`, and `load_x4(i)` if quads are `wanted`, which tells whether all of them begin at multiples of four.
+/// Generates `load_x(i)`, and `load_x4(i)` if quads are `wanted`, which is whether all of them are aligned to four
+/// elements.
 fn load_functions(
     name: &str,
     variable: &str,
@@ -249,31 +251,32 @@ fn load_functions(
     text
 }
 
-/// Before texts with parts of users: pipelines are told apart by their texts, and so are those with checks.
+/// The first line of texts that contain custom code. Pipelines are cached by text, so those with runtime checks must
+/// differ.
 pub(crate) fn head(checked: bool) -> &'static str {
     if checked { "// checked\n" } else { "" }
 }
 
-/// In every text: the linear number of a workgroup of a folded [`grid`].
+/// In every text: the linear index of a workgroup in a folded [`grid`].
 pub(crate) const WORKGROUP_INDEX: &str =
     "fn workgroup_index(wid: vec3<u32>, nwg: vec3<u32>) -> u32 { return wid.x + wid.y * nwg.x; }\n";
 
-/// The entry point of kernels that give every thread a number of its own.
+/// The entry point of kernels with one index per thread.
 const THREADS: &str = include_str!("../../../assets/kernels/lib/threads.wgsl");
 
-/// The entry point of kernels whose workgroups each have a number of their own.
+/// The entry point of kernels with one index per workgroup.
 const WORKGROUPS: &str = include_str!("../../../assets/kernels/lib/workgroups.wgsl");
 
-/// A grid of at least `workgroups`, folded into x and y so that no dimension is above the device's limit. Kernels get
-/// their number by `workgroup_index` and guard against those too many.
+/// A grid of at least `workgroups` workgroups, folded into x and y so that no dimension exceeds the device limit.
+/// Kernels compute their index with `workgroup_index` and guard against surplus workgroups.
 pub(crate) fn grid(workgroups: usize, caps: &Caps) -> [u32; 3] {
     let limit = caps.workgroups.max(1) as usize;
     let y = workgroups.div_ceil(limit).max(1);
     [workgroups.div_ceil(y) as u32, y as u32, 1]
 }
 
-/// How a source is bound. Scratch regions lie in one buffer, which a launch may not see both read-only and writable, so
-/// all are writable.
+/// How a source is bound. Scratch regions share one buffer, which a launch must not bind both read-only and writable,
+/// so all are writable.
 pub(crate) fn access(source: Source, written: bool) -> Access {
     match source {
         Source::Scratch(_) => Access::ReadWrite,
@@ -282,13 +285,13 @@ pub(crate) fn access(source: Source, written: bool) -> Access {
     }
 }
 
-/// The element type of a binding that operands of these dtypes share: their own, or words where they differ.
+/// The element type of a binding shared by operands of these dtypes: their common type, or words if they differ.
 pub(crate) fn shared_type(mut dtypes: impl Iterator<Item = DType>) -> &'static str {
     let first = dtypes.next().map_or("u32", buffer_type);
     if dtypes.all(|dtype| buffer_type(dtype) == first) { first } else { "u32" }
 }
 
-/// Declares storage binding number `binding` (counting the parameters as 0).
+/// Declares storage binding number `binding`. The parameters are binding 0.
 pub(crate) fn declare(text: &mut String, binding: usize, access: Access, variable: &str, ty: &str) {
     let mode = match access {
         Access::Read => "read",
@@ -309,19 +312,19 @@ pub(crate) fn load(variable: &str, ty: &str, dtype: DType, index: &str) -> Strin
     }
 }
 
-/// The expression that takes the element that `index` chooses out of its `word`, for narrow types.
+/// The expression that extracts the element selected by `index` from its `word`, for narrow types.
 pub(crate) fn unpack(dtype: DType, word: &str, index: &str) -> String {
     match dtype {
         DType::F16 => format!("unpack2x16float({word} >> ((({index}) & 1u) * 16u)).x"),
         DType::I8 => format!("(bitcast<i32>({word} << (24u - (({index}) & 3u) * 8u)) >> 24u)"),
         DType::U8 => format!("(({word} >> ((({index}) & 3u) * 8u)) & 255u)"),
-        // Any byte but 0 is true.
+        // Any nonzero byte is true.
         DType::Bool => format!("min(({word} >> ((({index}) & 3u) * 8u)) & 255u, 1u)"),
         _ => word.to_owned(),
     }
 }
 
-/// The same bits in another 32-bit type.
+/// Reinterprets the bits as another 32-bit type.
 pub(crate) fn convert(value: String, from: &str, to: &str) -> String {
     if from == to { value } else { format!("bitcast<{to}>({value})") }
 }

@@ -1,11 +1,10 @@
-//! Counts elements that are no finite numbers, for the debug mode: NaNs in the first word of the counter, infinities in
-//! the second.
+//! Counts non-finite elements for debug mode: NaNs in the first word of the counter, infinities in the second.
 
 use super::{access, declare, grid, load};
 use crate::ir::Operand;
 use crate::kernel::{Binding, Caps, Launch, Params, buffer_type};
 
-/// The launch that looks at every element of a float operand in memory; `None` for others.
+/// The launch that checks every element of a float operand in memory. `None` for other operands.
 pub(crate) fn non_finite(operand: &Operand, written: bool, caps: &Caps) -> Option<Launch> {
     let (layout, dtype) = (&operand.layout, operand.dtype);
     let count = layout.elements();
@@ -17,7 +16,7 @@ pub(crate) fn non_finite(operand: &Operand, written: bool, caps: &Caps) -> Optio
     let mut position = "params.offset".to_owned();
     let mut steps = String::new();
     for (axis, (&n, &stride)) in layout.shape.iter().zip(&layout.strides).enumerate().rev() {
-        // Strides are words that wrap, which makes negative ones come out right.
+        // Strides are wrapping words, so negative ones work too.
         params.size(&format!("n{axis}"), n).size(&format!("s{axis}"), stride as usize);
         steps.push_str(&format!("    let c{axis} = rest % params.n{axis};\n    rest = rest / params.n{axis};\n"));
         position.push_str(&format!(" + c{axis} * params.s{axis}"));
@@ -38,7 +37,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     }}
     var rest = i;
 {steps}    let at = {position};
-    // By bits: compilers may assume that no number is a NaN.
+    // Compares bits, because compilers may assume that no number is NaN.
     let bits = bitcast<u32>({value}) & 0x7fffffffu;
     if (bits > 0x7f800000u) {{
         atomicAdd(&faults[0], 1u);

@@ -4,29 +4,26 @@ use super::{convert, load, unpack};
 use crate::ir::DType;
 use crate::kernel::Caps;
 
-/// What an array of 32-bit elements or halves is declared as, where four neighbours that begin at a multiple of four
-/// move together.
+/// How an array of 32-bit elements or f16 is declared if aligned groups of four elements are accessed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quad {
-    /// Vectors of the element's type.
+    /// Vectors of the element type.
     Vector,
-    /// Pairs of 64-bit words. A software adapter moves each lane's components of a load one by one, whatever their
-    /// size, so halving their number nearly halves the time of a kernel that mostly reads. Only for what is never
-    /// written.
+    /// Pairs of 64-bit words. A software adapter loads the components of each lane one by one, whatever their size.
+    /// Halving their number nearly halves the time of a kernel that mostly reads. Only for read-only arrays.
     Words,
-    /// Vectors of four halves, where the device knows those: they are widened as they are read. Only for what is never
-    /// written.
+    /// Vectors of four f16, if the device supports them. They are widened when read. Only for read-only arrays.
     Halves,
 }
 
-/// The four words of a quad that was read as two; part of texts that read [`Quad::Words`].
+/// Unpacks the four words of a quad that was read as two. Part of texts that use [`Quad::Words`].
 pub(crate) const QUAD_WORDS: &str = include_str!("../../../assets/kernels/lib/quad_words.wgsl");
 
 impl Quad {
-    /// The best for an array of `dtype` on this device; `None` if it is of words that are taken apart.
+    /// The best declaration for an array of `dtype` on this device, or `None` if its words must be unpacked.
     pub(crate) fn of(caps: &Caps, dtype: DType, written: bool) -> Option<Self> {
         match dtype {
-            // A software adapter takes words apart at no cost.
+            // Unpacking words costs nothing on a software adapter.
             DType::F16 => (caps.halves && !caps.software && !written).then_some(Self::Halves),
             _ if dtype.per_word() > 1 => None,
             _ if caps.software && caps.wide && !written => Some(Self::Words),
@@ -34,7 +31,7 @@ impl Quad {
         }
     }
 
-    /// The type of the array's elements.
+    /// The element type of the array.
     pub(crate) fn wgsl(self, ty: &str) -> String {
         match self {
             Self::Vector => format!("vec4<{ty}>"),
@@ -65,8 +62,8 @@ impl Quad {
     }
 }
 
-/// The expression that reads elements `index`, `index + 1`, `index + 2` and `index + 3` of `dtype` from the plain array
-/// `variable` of `ty`, as a vector of `class`. If they `fill` words, narrow ones are taken from whole words.
+/// The expression that reads elements `index` to `index + 3` of `dtype` from the plain array `variable` of `ty`, as a
+/// vector of `class`. If they `fill` whole words, narrow elements are extracted from these.
 pub(crate) fn load_four(variable: &str, ty: &str, dtype: DType, class: &str, index: &str, fill: bool) -> String {
     let word = |at: String| convert(format!("{variable}[{at}]"), ty, "u32");
     if fill && dtype == DType::F16 {
@@ -74,7 +71,7 @@ pub(crate) fn load_four(variable: &str, ty: &str, dtype: DType, class: &str, ind
         return format!("vec4<f32>(unpack2x16float({low}), unpack2x16float({high}))");
     }
     let lane = |lane: usize| match fill && dtype.per_word() == 4 {
-        // One word read four ways; compilers merge the reads.
+        // Reads the same word four times. Compilers merge the reads.
         true => unpack(dtype, &word(format!("({index}) >> 2u")), &format!("{lane}u")),
         false => load(variable, ty, dtype, &format!("{index} + {lane}u")),
     };

@@ -1,46 +1,46 @@
-//! What kernels over rows share: who works on a row, and how its elements are reached four at a time.
+//! Code shared by kernels over rows: which threads process a row, and how its elements are accessed four at a time.
 //!
-//! | adapter | rows | who |
+//! | adapter | rows | processed by |
 //! |---|---|---|
-//! | software | many or short | a thread each: one vector of the CPU has several rows |
-//! | software | few and long | a subgroup each, so that every core has some |
-//! | GPU | short, or many whose neighbours lie side by side | a thread each |
-//! | GPU | others | a workgroup each; its subgroups fold first where their size is known |
+//! | software | many or short | one thread each: a CPU vector holds several rows |
+//! | software | few and long | one subgroup each, so that every core has work |
+//! | GPU | short, or many that are interleaved | one thread each |
+//! | GPU | others | one workgroup each, reduced within subgroups first if their size is known |
 
 use super::{Builder, grid};
 use crate::ir::Operand;
 use crate::kernel::{Caps, Launch, Variant, Variants};
 
-/// Threads that share a row, as in `row_workgroup.wgsl` and `row_subgroups.wgsl`.
+/// Threads that share a row. Keep in sync with `row_workgroup.wgsl` and `row_subgroups.wgsl`.
 const LANES: u32 = 128;
 
-/// Elements of a row that one thread of a software adapter takes. Mesa's llvmpipe ends a thread's loops, without a
-/// word, after 65,535 turns in all.
+/// Maximum number of row elements for one thread on a software adapter. Mesa's llvmpipe silently ends the loops of a
+/// thread after 65,535 iterations in total.
 pub(crate) const THREAD_ROW: usize = 1 << 15;
 
-/// Rows of `n` elements that lie `inner` apart.
+/// Rows of `n` elements with stride `inner`.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows {
     pub rows: usize,
     pub n: usize,
     pub inner: usize,
-    /// The members of the state `S` that the row's lanes fold; none if it is a single number.
+    /// The fields of the state `S` that the lanes of a row reduce. Empty if it is a single number.
     pub fields: &'static [&'static str],
 }
 
-/// Threads of a workgroup whose threads do not work together. A software adapter shares out workgroups, so they should
-/// be many.
+/// Threads per workgroup if threads work independently. A software adapter distributes workgroups over cores, so there
+/// should be many.
 pub(crate) fn threads(caps: &Caps) -> u32 {
     if caps.software { 8 } else { 64 }
 }
 
 impl Rows {
-    /// Whether all quads of a contiguous operand with these rows begin at multiples of four.
+    /// Whether all quads of a contiguous operand with these rows are aligned to four elements.
     pub(crate) fn aligned(&self, operand: &Operand) -> bool {
         self.inner == 1 && self.n.is_multiple_of(4) && operand.layout.offset.is_multiple_of(4)
     }
 
-    /// `chunk(at, p)`: elements `p` to `p + 3` of the row whose first is at `at` of `x`.
+    /// `chunk(at, p)`: elements `p` to `p + 3` of the row of `x` that begins at `at`.
     pub(crate) fn loads(&self, builder: &mut Builder) {
         builder.code(match self.inner {
             1 => "fn chunk(at: u32, p: u32) -> vec4<T> { return load_x4(at + p); }",
@@ -58,7 +58,7 @@ impl Rows {
         });
     }
 
-    /// `put_chunk(at, p, v)`: the same elements of `y`.
+    /// `put_chunk(at, p, v)`: stores the same elements of `y`.
     pub(crate) fn stores(&self, builder: &mut Builder) {
         builder.code(match self.inner {
             1 => "fn put_chunk(at: u32, p: u32, v: vec4<f32>) { store_y4(at + p, v); }",
@@ -74,13 +74,13 @@ impl Rows {
         });
     }
 
-    /// Who may work on a row on this device, the default first.
+    /// The variants for a row on this device, the default first.
     pub(crate) fn variants(&self, caps: &Caps) -> Variants {
         let words = self.fields.len().max(1) as u32;
         let room = caps.invocations >= LANES && caps.workgroup_memory >= LANES * words * 4;
         let one = matches!(caps.subgroup, Some(4 | 8 | 16));
         let several = room && matches!(caps.subgroup, Some(4 | 8 | 16 | 32 | 64));
-        // Longer rows are not for so few.
+        // Longer rows need more threads.
         let by_thread = self.n <= THREAD_ROW;
         let by_subgroup = one && (self.n <= THREAD_ROW * caps.subgroup.unwrap_or(1) as usize || !room);
         let short = match caps.software {
@@ -104,8 +104,8 @@ impl Rows {
         core::iter::once(first).chain(others).collect()
     }
 
-    /// Ends the text of a kernel whose body has `S`, `merge` and `run(row, lane)`, which each of STEP lanes calls.
-    /// `variant` is one of [`Rows::variants`].
+    /// Finishes the text of a kernel whose body has `S`, `merge` and `run(row, lane)`, which is called by each of STEP
+    /// lanes. `variant` is one of [`Rows::variants`].
     pub(crate) fn finish(&self, mut builder: Builder, variant: Variant, body: &str, caps: &Caps) -> Launch {
         builder.variant(variant);
         builder.params.size("rows", self.rows).size("n", self.n).size("inner", self.inner);
@@ -126,7 +126,7 @@ impl Rows {
         builder.finish(&[who, "\n", body].concat(), grid(groups, caps))
     }
 
-    /// `other(s, mask)`: the state of the lane whose number differs in the bits of `mask`.
+    /// `other(s, mask)`: the state of the lane whose index differs in the bits of `mask`.
     fn other(&self) -> String {
         let member = |field: &&str| format!("subgroupShuffleXor(s.{field}, mask)");
         let value = match self.fields {

@@ -1,4 +1,4 @@
-//! Programs of scalar expressions as WGSL: the function `element` of fused kernels.
+//! Scalar programs as WGSL: the function `element` of fused kernels.
 
 use core::fmt::Write;
 use std::sync::Arc;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 use crate::ir::{BinaryOp, Class, DType, ElementFunction, Expr, Primitive, Program, Reg};
 use crate::kernel::{Params, wgsl_type};
 
-/// The functions of `assets/kernels/lib` that a text calls: only those become part of it.
+/// The functions of `assets/kernels/lib` that a text calls. Only those are included.
 #[derive(Default)]
 pub(crate) struct Library {
     names: Vec<&'static str>,
-    /// Functions of users.
+    /// Custom functions.
     functions: Vec<Arc<ElementFunction>>,
 }
 
-/// Every file of the library: its name, the files it needs, its text.
+/// Every file of the library: its name, its dependencies and its text.
 const LIBRARY: [(&str, &[&str], &str); 20] = [
     ("is_nan", &[], include_str!("../../../assets/kernels/lib/is_nan.wgsl")),
     ("is_inf", &[], include_str!("../../../assets/kernels/lib/is_inf.wgsl")),
@@ -39,7 +39,7 @@ const LIBRARY: [(&str, &[&str], &str); 20] = [
 ];
 
 impl Library {
-    /// Makes a file part of the text.
+    /// Includes a file and its dependencies.
     pub(crate) fn need(&mut self, name: &'static str) {
         if self.names.contains(&name) {
             return;
@@ -51,19 +51,19 @@ impl Library {
         self.names.push(name);
     }
 
-    /// Makes a user's function part of the text.
+    /// Includes a custom function.
     fn need_function(&mut self, function: &Arc<ElementFunction>) {
         if !self.functions.contains(function) {
             self.functions.push(function.clone());
         }
     }
 
-    /// Whether the text has code that is not known to stay within bounds.
+    /// Whether the text contains custom code that is not trusted.
     pub(crate) fn needs_checks(&self) -> bool {
         self.functions.iter().any(|function| !function.trusted)
     }
 
-    /// The text of all files needed.
+    /// The text of all included files.
     pub(crate) fn text(&self) -> String {
         let files = LIBRARY.iter().filter(|file| self.names.contains(&file.0)).map(|file| file.2);
         let functions = self.functions.iter().map(|function| function.text.as_str());
@@ -71,10 +71,10 @@ impl Library {
     }
 }
 
-/// What custom kernels can import, as `tensor::NAME`.
+/// The modules that custom kernels can import as `tensor::NAME`.
 pub(crate) const MODULES: [&str; 4] = ["indexing", "reductions", "math", "random"];
 
-/// The text of some of [`MODULES`], nothing in it twice.
+/// The text of some [`MODULES`], without duplicates.
 pub(crate) fn module_text(modules: &[&str]) -> String {
     let mut library = Library::default();
     let mut text = String::new();
@@ -93,8 +93,8 @@ pub(crate) fn module_text(modules: &[&str]) -> String {
 }
 
 /// The text of `fn NAME(in0: …, in1: …) -> NAME_result`, which computes all outputs of one element. `inputs` are the
-/// classes of the inputs; `scalars` the positions of the program's scalars in the batch. Numbers that no literal can
-/// spell become parameters.
+/// classes of the inputs, and `scalars` the indices of the program's scalars in the batch. Numbers without a literal
+/// become parameters.
 pub(crate) fn element(
     name: &str,
     program: &Program,
@@ -118,7 +118,7 @@ pub(crate) fn element(
                 let field = format!("{name}_s{scalar}_{}", wgsl_type(class));
                 if !declared.contains(&(scalar, class)) {
                     declared.push((scalar, class));
-                    // A scalar that is not there is a planner's mistake; it reads as the first rather than panicking.
+                    // A missing scalar would be a bug in the planner. It reads the first scalar instead of panicking.
                     let position = scalars.get(scalar as usize).or(scalars.first()).copied().unwrap_or(0);
                     params.scalar(&field, class, position);
                 }
@@ -152,7 +152,7 @@ fn r(reg: Reg) -> String {
     format!("r{}", reg.0)
 }
 
-/// Which steps the outputs depend on. Operands come before their users, so one backward pass sees all.
+/// Which expressions the outputs depend on. Operands come before their users, so one backward pass finds all.
 fn live(program: &Program) -> Vec<bool> {
     let mut live = vec![false; program.exprs.len()];
     for reg in &program.outputs {
@@ -182,7 +182,7 @@ pub(crate) fn live_inputs(program: &Program, inputs: usize) -> Vec<bool> {
     used
 }
 
-/// A number as an exact literal, or as a parameter where there is none.
+/// A number as an exact literal, or as a parameter if there is none.
 fn constant(field: &str, bits: u32, class: Class, params: &mut Params) -> String {
     match class {
         Class::Float if f32::from_bits(bits).is_finite() => format!("{:?}f", f32::from_bits(bits)),
@@ -190,7 +190,7 @@ fn constant(field: &str, bits: u32, class: Class, params: &mut Params) -> String
             params.size(field, bits as usize);
             format!("bitcast<f32>(params.{field})")
         }
-        // Converted, as the lowest number has no literal of its own.
+        // Converted, because the lowest number has no literal.
         Class::Int => format!("i32({})", bits as i32),
         Class::Uint => format!("{bits}u"),
     }
@@ -252,7 +252,7 @@ fn binary(op: BinaryOp, class: Class, a: &str, b: &str, library: &mut Library) -
         (BinaryOp::Mod, Class::Int) => call("divide_i32", "modulo_i32"),
         (BinaryOp::Mod | BinaryOp::Rem, _) => call(divide, &format!("remainder_{ty}")),
         (BinaryOp::Eq, _) => format!("select(0u, 1u, {a} == {b})"),
-        // Not `!=`, which backends may make an ordered comparison that is false for NaN.
+        // Not `!=`, which backends may turn into an ordered comparison that is false for NaN.
         (BinaryOp::Ne, _) => format!("select(1u, 0u, {a} == {b})"),
         (BinaryOp::Lt, _) => format!("select(0u, 1u, {a} < {b})"),
         (BinaryOp::Le, _) => format!("select(0u, 1u, {a} <= {b})"),

@@ -1,37 +1,37 @@
-//! The results that a thread of a product keeps in registers, where operands are tiled in workgroup memory: matrix
+//! The results that a thread of a product keeps in registers if the operands are tiled in workgroup memory: matrix
 //! products and convolutions.
 //!
-//! 64 threads make `rows` (32 or 64) × 64 results from 16 steps of k at a time. A thread has 8 columns, in two quads
-//! that lie half a tile apart, of 4 rows, or of 8 that lie likewise. The text is spelled out, as drivers keep only
-//! variables that are never indexed in registers.
+//! 64 threads compute `rows` (32 or 64) × 64 results from 16 steps of k at a time. A thread has 8 columns, in two quads
+//! that lie half a tile apart, and 4 rows, or 8 rows that are split in the same way. The text is fully unrolled because
+//! drivers only keep variables in registers that are never indexed.
 //!
-//! The body brings `T` and `combine` (see [`PRODUCT`]); for each side `left_tile`, vectors of four neighbouring lines,
-//! with `left_PITCH` of them for each step, and `left_at`, where the thread's first vector is. In it these lines are
-//! replaced:
+//! The body provides `T` and `combine` (see [`PRODUCT`]). For each side it provides `left_tile`, vectors of four
+//! neighbouring lines with `left_PITCH` of them per step, and `left_at`, the index of the thread's first vector. These
+//! lines of the body are replaced:
 //!
-//! | line | becomes |
+//! | line | replaced by |
 //! |---|---|
-//! | `#sums` | the variables, all 0 |
+//! | `#sums` | the variables, initially 0 |
 //! | `#products` | a loop that adds the products of all steps of the tiles |
-//! | `#slices` | the sums of all `slices` sets of threads, `slice` being the thread's, added up in order; the first set goes on |
-//! | `#results` | an array of all sums, `rows / 4` of them: two quads for each row |
+//! | `#slices` | the sum over all `slices` sets of threads, in order; only the first set (`slice` 0) continues |
+//! | `#results` | an array of all sums, `rows / 4` of them: two quads per row |
 
 use core::fmt::Write;
 
 /// `combine` of ordinary products.
 pub(crate) const PRODUCT: &str = "fn combine(sum: vec4<T>, a: vec4<T>, b: vec4<T>) -> vec4<T> { return sum + a * b; }";
 
-/// A product's tile.
+/// The tile of a product.
 #[derive(Clone, Copy)]
 pub(crate) struct RegisterTile {
     /// Rows of the workgroup's tile: 32 or 64.
     pub rows: usize,
-    /// Sets of threads that take turns in k. Rows are 32 if there are several.
+    /// Number of sets of threads that split k. If there are several, `rows` is 32.
     pub slices: usize,
 }
 
 impl RegisterTile {
-    /// The body with its marked lines replaced.
+    /// Replaces the marked lines of a body.
     pub(crate) fn expand(self, body: &str) -> String {
         let marks = [
             ("#sums", self.declarations()),
@@ -42,7 +42,7 @@ impl RegisterTile {
         marks.into_iter().fold(body.to_owned(), |text, (mark, lines)| text.replace(mark, lines.trim()))
     }
 
-    /// Row and quad of each of a thread's sums.
+    /// Row and quad of each sum of a thread.
     fn sums(self) -> impl Iterator<Item = (usize, usize)> {
         (0..self.rows / 8).flat_map(|row| [(row, 0), (row, 1)])
     }
@@ -73,7 +73,7 @@ impl RegisterTile {
         if self.slices == 1 {
             return String::new();
         }
-        // The tiles have been read; their memory takes one slice after the other.
+        // The tiles are no longer needed, so their memory holds one slice after the other.
         let (mut give, mut take) = (String::new(), String::new());
         for (i, (row, quad)) in self.sums().enumerate() {
             let at = 64 * i;

@@ -63,7 +63,7 @@ fn inputs(kernel: &AttentionKernel, dtype: DType, aligned: bool) -> Vec<Input> {
         let input = Input::random(dtype, shape, seed);
         if aligned { input.aligned() } else { input }
     };
-    // Stored as `[batch, row, head, column]`, as projections leave them.
+    // Stored as `[batch, row, head, column]`, which is the layout that projections produce.
     let swapped = |shape: [usize; 4], seed| {
         let mut input = random(shape, seed);
         input.layout = input.layout.permute(&[0, 2, 1, 3]);
@@ -74,7 +74,7 @@ fn inputs(kernel: &AttentionKernel, dtype: DType, aligned: bool) -> Vec<Input> {
         random([batch, groups, keys, qk], 2),
         swapped([batch, keys, groups, value], 3),
     ];
-    // Keys backwards, for a negative step.
+    // Keys in reverse order, for a negative stride.
     inputs[1].layout = inputs[1].layout.slice(2, keys - 1, keys, -1);
     if kernel.mask {
         let mut mask = Input::random(DType::F32, [queries, keys], 4);
@@ -100,7 +100,7 @@ fn attention_matches_loops() {
         (2, 1, 35, 70, 12, 20),
     ];
     for (turn, (heads, groups, queries, keys, qk, value)) in sizes.into_iter().enumerate() {
-        // Two of the four, as texts take a while to compile.
+        // Two of the four combinations, because compiling texts is slow.
         let flags = if turn / 2 % 2 == 0 { [(false, false), (true, true)] } else { [(true, false), (false, true)] };
         for (causal, mask) in flags {
             let kernel = AttentionKernel { causal, mask, batch: 2, heads, groups, queries, keys, qk, value };
@@ -110,7 +110,7 @@ fn attention_matches_loops() {
             let (valid, position) = match (causal, mask) {
                 (false, false) => (keys + 10, 0),
                 (false, true) => (keys.div_ceil(2), 0),
-                // The first queries see nothing.
+                // The first queries see no key.
                 (true, false) => (keys, -5),
                 (true, true) => (keys, (keys as i32 - queries as i32).max(0)),
             };

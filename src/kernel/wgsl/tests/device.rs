@@ -1,4 +1,4 @@
-//! Runs single steps on a real device, for the tests of kernels against plain host loops.
+//! Runs single steps on a real device, for tests of kernels against plain host loops.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -10,12 +10,12 @@ use super::super::lower;
 use crate::ir::{DType, Layout, Operand, Source};
 use crate::kernel::{Access, Caps, Kernel, Launch, Step};
 
-/// The device all tests share.
+/// The device that all tests share.
 struct Gpu {
     device: wgpu::Device,
     queue: wgpu::Queue,
     caps: Caps,
-    /// By text and checks: many tests run one text on many shapes, and compiling is what takes time.
+    /// By text and checks. Many tests run one text with many shapes, and compiling dominates their time.
     pipelines: Mutex<HashMap<(String, bool), (wgpu::ComputePipeline, wgpu::BindGroupLayout)>>,
 }
 
@@ -52,12 +52,12 @@ fn gpu() -> &'static Gpu {
     })
 }
 
-/// What the test device offers.
+/// The capabilities of the test device.
 pub(super) fn caps() -> Caps {
     gpu().caps
 }
 
-/// Capabilities that the test device has and that make different launches of `step`.
+/// Capabilities that the test device supports and for which `step` has different launches.
 pub(super) fn variants(step: &Step) -> Vec<Caps> {
     let mut variants: Vec<Caps> = Vec::new();
     for (software, wide) in [(true, caps().wide), (true, false), (false, false)] {
@@ -71,12 +71,13 @@ pub(super) fn variants(step: &Step) -> Vec<Caps> {
     variants
 }
 
-/// Runs `step` on these buffers with the test device's variants and gives all buffers back. `scalars` are the batch's.
+/// Runs `step` on these buffers with the capabilities of the test device and returns all buffers. `scalars` are those
+/// of the batch.
 pub(super) fn run_step(step: &Step, buffers: &[(Source, Vec<u32>)], scalars: &[u32]) -> Vec<(Source, Vec<u32>)> {
     run_step_with(step, buffers, scalars, &caps()).0
 }
 
-/// As [`run_step`], with the variants that `caps` choose; also gives the number of faults counted.
+/// Like [`run_step`], with the given capabilities. Also returns the number of faults.
 pub(super) fn run_step_with(
     step: &Step,
     buffers: &[(Source, Vec<u32>)],
@@ -86,16 +87,15 @@ pub(super) fn run_step_with(
     let Some(launch) = lower(step, caps) else { return (buffers.to_vec(), 0) };
     super::texts::check(&launch);
     let trusted = run(&launch, buffers, scalars, wgpu::ShaderRuntimeChecks::unchecked());
-    // Checks change nothing unless an access was out of bounds, which is what the crate's trust in its kernels rests
-    // on.
+    // Runtime checks must not change results. This justifies running the crate's own kernels without them.
     let checked = run(&launch, buffers, scalars, wgpu::ShaderRuntimeChecks::checked());
-    // The sign of a NaN is the compiler's choice.
+    // The sign of a NaN is up to the compiler.
     let same = |a: u32, b: u32| a == b || ((a ^ b) == 0x8000_0000 && f32::from_bits(a).is_nan());
     let words = |result: &(Vec<(Source, Vec<u32>)>, u32)| -> Vec<u32> {
         result.0.iter().flat_map(|buffer| buffer.1.clone()).chain([result.1]).collect()
     };
     let equal = words(&trusted).into_iter().zip(words(&checked)).all(|(a, b)| same(a, b));
-    assert!(equal, "{} gives other bits with runtime checks on:\n{}", launch.name, launch.wgsl);
+    assert!(equal, "{} gives different bits with runtime checks:\n{}", launch.name, launch.wgsl);
     trusted
 }
 
@@ -108,7 +108,7 @@ fn run(
     let Gpu { device, queue, .. } = gpu();
     let (pipeline, group_layout) = pipeline(launch, checks);
     let make = |words: &[u32], usage| {
-        // Whole 16-byte groups, as the crate's own buffers.
+        // Padded to 16 bytes, like the crate's own buffers.
         let words = [words, &vec![0; words.len().next_multiple_of(4) - words.len()]].concat();
         device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
             label: None,
@@ -190,7 +190,7 @@ fn pipeline(launch: &Launch, checks: wgpu::ShaderRuntimeChecks) -> (wgpu::Comput
     if let Some(found) = pipelines.get(&key) {
         return found.clone();
     }
-    // SAFETY: the texts are our own, and guard their accesses; this is how the crate runs them.
+    // SAFETY: the texts are our own and guard their accesses. The crate runs them in the same way.
     let module = unsafe {
         device.create_shader_module_trusted(
             wgpu::ShaderModuleDescriptor {
@@ -253,12 +253,12 @@ pub(super) fn step(kernel: Kernel, inputs: Vec<Operand>, outputs: Vec<Operand>, 
     step
 }
 
-/// A contiguous operand that begins at `offset` of slot `slot`.
+/// A contiguous operand that begins at element `offset` of slot `slot`.
 pub(super) fn operand(slot: u32, dtype: DType, shape: &[usize], offset: usize) -> Operand {
     Operand { source: Source::Slot(slot), dtype, layout: Layout { offset, ..Layout::contiguous(shape) } }
 }
 
-/// Numbers between -1 and 1 that look random and are the same in every run.
+/// Deterministic pseudo-random numbers between -1 and 1.
 pub(super) fn noise(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b1) | 1;
     (0..count)
@@ -281,7 +281,7 @@ pub(super) fn floats(words: &[u32]) -> Vec<f32> {
     words.iter().map(|w| f32::from_bits(*w)).collect()
 }
 
-/// Fails where numbers differ by more than `tolerance`, absolute or relative to the larger.
+/// Fails if numbers differ by more than `tolerance`, absolute or relative to the larger one.
 pub(super) fn assert_close(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}: lengths");
     for (i, (&g, &w)) in got.iter().zip(want).enumerate() {

@@ -1,4 +1,4 @@
-//! Every form of every kernel that has several gives what the default gives, with runtime checks and without.
+//! All variants of a kernel give the same result as the default, with and without runtime checks.
 
 use smallvec::smallvec;
 
@@ -9,7 +9,7 @@ use crate::kernel::{
     Caps, ConvKernel, Kernel, MapKernel, MatMulKernel, ReduceKernel, SoftmaxKernel, Step, Variant, variants,
 };
 
-/// Runs all forms that fit any device the test device can stand in for.
+/// Runs all variants of any device that the test device can emulate.
 fn check(step: &Step, inputs: &[Vec<f32>], out: usize) {
     let slots = inputs.len() as u32;
     let mut buffers: Vec<(Source, Vec<u32>)> =
@@ -22,7 +22,7 @@ fn check(step: &Step, inputs: &[Vec<f32>], out: usize) {
         let device = Caps { software, ..caps() };
         for variant in variants(step, &device) {
             let forced = Caps { variant: Some(variant), ..device };
-            // A tuned choice is stored by this name.
+            // Tuned choices are stored by name.
             assert_eq!(Variant::named(&variant.to_string()), Some(variant));
             assert_eq!(lower(step, &forced).and_then(|launch| launch.variant), Some(variant));
             let got = result(&forced);

@@ -1,4 +1,5 @@
-//! Kernels with work joined to them give what separate launches give, in every form, with runtime checks and without.
+//! Kernels with fused work give the same results as separate launches, in every variant, with and without runtime
+//! checks.
 
 use super::device::{assert_close, caps, floats, noise, run_step_with, words};
 use crate::ir::{BinaryOp, DType, InnerOp, NodeId, NormKind, Op, ReduceKind, Shape, Source, UnaryOp};
@@ -7,7 +8,7 @@ use crate::plan::tests::{LIMITS, load, storage, store};
 use crate::plan::{Plan, PlanCache, PlanLimits};
 use crate::record::{Batch, Part};
 
-/// Inputs of these shapes, and one result of the last.
+/// Records work on inputs of these shapes, and stores one result of the last shape.
 fn recorded(shapes: &[&[usize]], record: &dyn Fn(&mut Part, &[NodeId]) -> NodeId, fuse: bool) -> (Plan, Vec<u32>) {
     let mut part = Part::default();
     let inputs: Vec<NodeId> = shapes
@@ -25,7 +26,7 @@ fn recorded(shapes: &[&[usize]], record: &dyn Fn(&mut Part, &[NodeId]) -> NodeId
     ((*plan).clone(), batch.scalars)
 }
 
-/// Runs a plan step by step; gives the content of its last slot.
+/// Runs a plan step by step. Returns the content of its last slot.
 fn run(plan: &Plan, shapes: &[&[usize]], scalars: &[u32], caps: &Caps) -> Vec<f32> {
     let count = |shape: &&[usize]| shape.iter().product::<usize>();
     let inputs = shapes.iter().enumerate().map(|(i, shape)| words(&noise(count(shape), i as u32 + 1)));
@@ -39,7 +40,7 @@ fn run(plan: &Plan, shapes: &[&[usize]], scalars: &[u32], caps: &Caps) -> Vec<f3
     let constants = plan.constants.iter().enumerate().map(|(i, c)| (Source::Constant(i as u32), c.to_vec()));
     let mut buffers: Vec<(Source, Vec<u32>)> = slots.chain(scratch).chain(constants).collect();
     for (_, words) in &mut buffers {
-        // Bindings are whole groups of 16 bytes.
+        // Bindings are padded to 16 bytes.
         words.resize(words.len().next_multiple_of(4).max(4), 0);
     }
     for step in &plan.steps {
@@ -48,7 +49,7 @@ fn run(plan: &Plan, shapes: &[&[usize]], scalars: &[u32], caps: &Caps) -> Vec<f3
     floats(&buffers[shapes.len()].1[..result.expect("stored")])
 }
 
-/// Runs `record` joined and apart on every kind of device; it must become one launch of `kernel`.
+/// Runs `record` fused and unfused on every kind of device. Fused, it must become one launch of `kernel`.
 #[track_caller]
 fn check(kernel: &str, shapes: &[&[usize]], record: &dyn Fn(&mut Part, &[NodeId]) -> NodeId) {
     let (joined, scalars) = recorded(shapes, record, true);
@@ -140,7 +141,7 @@ fn rows_are_computed_as_they_are_read_and_changed_as_they_are_written() {
 
 #[test]
 fn positions_count_as_operands() {
-    // The element's own number, as masks are made of.
+    // The index of the element, as used for masks.
     check("reduce", &[&[40, 16]], &|part, x| {
         let position = part.iota(16);
         let position = part.cast(position, DType::F32);

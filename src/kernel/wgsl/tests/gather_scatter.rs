@@ -4,7 +4,8 @@ use super::loops::{Input, at, check, indices};
 use crate::ir::{Class, DType, ScatterReduce, Shape};
 use crate::kernel::*;
 
-/// Indices for an axis of `n`, some from the end and some out of range where the type has such; and how many are.
+/// Indices for an axis of `n`. Some count from the end and some are out of range, if the type allows it. Also returns
+/// the resolved positions and the number out of range.
 fn some_indices(dtype: DType, shape: impl Into<Shape>, n: usize, seed: u32) -> (Input, Vec<usize>, u32) {
     let (shape, n) = (shape.into(), n as f64);
     let raw: Vec<f64> = super::loops::noise(DType::U32, shape.elements(), seed)
@@ -109,7 +110,7 @@ fn combine(reduce: ScatterReduce, class: Class, a: f64, b: f64) -> f64 {
     match (reduce, class) {
         (ScatterReduce::Replace, _) => b,
         (ScatterReduce::Add, _) => a + b,
-        // Products are kept in integers, to wrap as they do.
+        // Integer products wrap.
         (ScatterReduce::Mul, Class::Float) => a * b,
         (ScatterReduce::Mul, Class::Int) => f64::from((a as i32).wrapping_mul(b as i32)),
         (ScatterReduce::Mul, Class::Uint) => f64::from((a as u32).wrapping_mul(b as u32)),
@@ -154,7 +155,7 @@ fn scatter_elements_matches_loops_and_counts_faults() {
 #[test]
 fn scatter_nd_matches_loops_and_counts_faults() {
     let cases = [(9, 4, 1, 3), (5, 3, 2, 7), (65, 2, 3, 1), (2, 5, 2, 33), (3, 1, 0, 4), (70, 66, 1, 1001)];
-    // The last is large enough for several elements a thread.
+    // The last case is large enough for several elements per thread.
     for (reduce, (tuples, n, depth, inner)) in REDUCES.into_iter().cycle().zip(cases) {
         for dtype in [DType::F32, DType::I8, DType::U32] {
             let dims = vec![n; depth];

@@ -1,4 +1,4 @@
-//! Running sums, best positions and interpolation.
+//! Cumulative sums, top-k and interpolation.
 
 use super::loops::{Input, OFFSET, check, indices};
 use crate::ir::DType;
@@ -34,7 +34,7 @@ fn top_k_orders_values_then_positions() {
         for largest in [true, false] {
             let cases =
                 [(1, 1, 1), (3, 63, 63), (20, 65, 3), (2, 1757, 5), (17, 300, 2), (1, 1757, 1757), (1, 4096, 1100)];
-            // Long orders are slow here, and the same for every type.
+            // Long rows are slow here and behave the same for every type.
             let cases = if dtype == DType::F32 { &cases[..] } else { &cases[..5] };
             for &(rows, n, k) in cases {
                 let mut x = Input::random(dtype, [rows, n], 1);

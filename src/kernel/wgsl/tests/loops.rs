@@ -1,4 +1,4 @@
-//! Kernels against plain loops, in every form they have, at awkward sizes.
+//! Compares kernels with plain loops, in every variant and at awkward sizes.
 
 use half::f16;
 
@@ -7,10 +7,10 @@ use super::device::{caps, run_step_with};
 use crate::ir::{Class, DType, Layout, Operand, Shape, Source};
 use crate::kernel::*;
 
-/// Elements before the data of every operand, so that offsets matter.
+/// Number of elements before the data of every operand, so that offsets matter.
 pub(super) const OFFSET: usize = 5;
 
-/// An input: its storage's elements, and how they are seen.
+/// An input: the elements of its storage, and the layout.
 #[derive(Clone)]
 pub(super) struct Input {
     pub(super) dtype: DType,
@@ -26,14 +26,14 @@ impl Input {
         Self { dtype, layout, storage }
     }
 
-    /// Pseudo-random eighths between −2 and 2 (0 and 4 if unsigned), which every float type holds.
+    /// Pseudo-random multiples of 1/8 between −2 and 2 (0 and 4 if unsigned), which every float type can represent.
     pub(super) fn random(dtype: DType, shape: impl Into<Shape>, seed: u32) -> Self {
         let shape = shape.into();
         let values = noise(dtype, shape.elements(), seed);
         Self::new(dtype, shape, &values)
     }
 
-    /// The same, with the data at a multiple of four elements.
+    /// The same input, with the data aligned to four elements.
     pub(super) fn aligned(mut self) -> Self {
         let ahead = self.layout.offset.next_multiple_of(4) - self.layout.offset;
         self.layout.offset += ahead;
@@ -41,7 +41,7 @@ impl Input {
         self
     }
 
-    /// The elements as seen, row-major.
+    /// The elements in row-major order of the layout.
     pub(super) fn values(&self) -> Vec<f64> {
         (0..self.layout.elements()).map(|i| self.storage[self.layout.position(i)]).collect()
     }
@@ -92,7 +92,7 @@ fn unpack(dtype: DType, words: &[u32]) -> Vec<f64> {
         .collect()
 }
 
-/// Devices that make every form of a kernel be chosen; none that makes the same launch as another.
+/// Devices for which every variant of a kernel is chosen. No two give the same launch.
 fn devices(step: &Step) -> Vec<Caps> {
     let gpu = Caps {
         subgroup: None,
@@ -119,12 +119,13 @@ fn step(kernel: Kernel, inputs: &[Input], dtype: DType, shape: impl Into<Shape>,
         |i: usize, dtype, layout: &Layout| Operand { source: Source::Slot(i as u32), dtype, layout: layout.clone() };
     let out = Layout { offset: OFFSET, ..Layout::contiguous(shape) };
     let operands = inputs.iter().enumerate().map(|(i, input)| operand(i, input.dtype, &input.layout));
-    // Scalars in another order than the kernel's.
+    // Scalars in a different order than the kernel's.
     let scalars = (0..scalars as u32).rev().collect();
     Step { scalars, ..Step::new(kernel, operands, operand(inputs.len(), dtype, &out)) }
 }
 
-/// Runs the step in every form and compares. `scalars` in the kernel's order. Gives the faults.
+/// Runs the step in every variant and compares the results. `scalars` are in the kernel's order. Returns the number of
+/// faults.
 #[track_caller]
 pub(super) fn check(
     kernel: Kernel,
@@ -164,7 +165,7 @@ pub(super) fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
     })
 }
 
-/// The row-major place of an index.
+/// The row-major position of an index.
 pub(super) fn at(shape: &[usize], index: &[usize]) -> usize {
     shape.iter().zip(index).fold(0, |at, (&n, &i)| at * n + i)
 }

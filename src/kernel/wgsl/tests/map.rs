@@ -6,7 +6,7 @@ use super::device::{floats, operand, run_step, step, words};
 use crate::ir::{BinaryOp, Class, DType, Expr, Layout, Operand, Program, Reg, Shape, Source, UnaryOp};
 use crate::kernel::{Kernel, MapKernel, Step};
 
-/// Element `i` of packed words, as the bits its class computes in.
+/// Element `i` of packed words, as bits of its class.
 fn get(words: &[u32], dtype: DType, i: usize) -> u32 {
     let word = words[i / dtype.per_word()] >> (i % dtype.per_word() * dtype.size() * 8);
     match dtype {
@@ -30,7 +30,7 @@ fn set(words: &mut [u32], dtype: DType, i: usize, bits: u32) {
     *word = *word & !mask | bits << shift;
 }
 
-/// Elements that any type can hold.
+/// Elements that every type can hold.
 fn filled(dtype: DType, count: usize, seed: usize) -> Vec<u32> {
     let mut words = vec![0x5a5a_5a5a & if dtype == DType::Bool { 0 } else { !0 }; dtype.words(count)];
     for i in 0..count {
@@ -50,7 +50,7 @@ fn map(shape: &[usize], program: Program, inputs: Vec<Operand>, outputs: Vec<Ope
     step(Kernel::Map(MapKernel { shape: Shape::from(shape), program, dynamic_out: None }), inputs, outputs, scalars)
 }
 
-/// A program of one input.
+/// A program with one input.
 fn of_input(class: Class, build: impl Fn(&mut Program, Reg) -> Reg) -> Program {
     let mut program = Program::default();
     let x = program.push(Expr::Input(0, class));
@@ -228,7 +228,7 @@ fn large_angles_are_right() {
     near(&unary(&values, &[], |p, x| p.unary(UnaryOp::Cos, x, &[])), f64::cos, &values, 3e-7, "cos");
 }
 
-/// Runs a function of two operands of a class on pairs, giving words.
+/// Applies a binary op of a class to pairs. Returns words.
 fn binary(op: BinaryOp, class: Class, pairs: &[(u32, u32)]) -> Vec<u32> {
     let n = pairs.len();
     let mut program = Program::default();
@@ -377,7 +377,7 @@ fn casts_saturate_floats_and_wrap_integers() {
             for (&g, v) in run_step(&step, &buffers, &[])[1].1.iter().zip(&values) {
                 let w = expected(v.to_bits(), from, to);
                 let nan = to.is_float() && f32::from_bits(g).is_nan() && f32::from_bits(w).is_nan();
-                // A device may round an integer that no float can hold to either neighbour.
+                // A device may round an integer that no float can represent to either neighbour.
                 let neighbour = to == DType::F32 && from != DType::F32 && g.abs_diff(w) <= 1;
                 assert!(g == w || nan || neighbour, "{from} {v} ({:#x}) to {to}: {g:#x}, not {w:#x}", v.to_bits());
             }

@@ -4,7 +4,7 @@ use super::device::{assert_close, floats, noise, operand, run_step_with, step, v
 use crate::ir::{Class, DType, InnerOp, Layout, Operand, Source};
 use crate::kernel::{Kernel, MatMulKernel};
 
-/// The step of `a · b` for two layouts, and what it should give for these numbers.
+/// The kernel of `a · b` for two layouts, and the expected result for these numbers.
 fn product(inner: InnerOp, a: &Layout, b: &Layout, numbers: (&[f32], &[f32])) -> (MatMulKernel, Vec<f32>) {
     let rank = a.rank();
     let (m, k, n) = (a.shape[rank - 2], a.shape[rank - 1], b.shape[rank - 1]);
@@ -68,7 +68,7 @@ fn products_by_quads_match() {
     // A long k, split in two and in four.
     check(InnerOp::Product, base(&[6, 300]), base(&[300, 68]));
     check(InnerOp::Product, base(&[35, 532]), base(&[8, 532]).permute(&[1, 0]));
-    // Quads along k that end between rounds: rows lie further apart than they are long.
+    // Quads along k with a remainder: rows are longer than the slices taken from them.
     check(InnerOp::Product, base(&[6, 8]).slice(1, 0, 7, 1), base(&[12, 8]).slice(1, 0, 7, 1).permute(&[1, 0]));
     check(InnerOp::SquaredDifference, base(&[3, 12, 8]), base(&[3, 20, 8]).permute(&[0, 2, 1]));
 }

@@ -1,8 +1,8 @@
-//! Tests of the WGSL texts, one file for each family of kernels.
+//! Tests of the WGSL texts, one file per family of kernels.
 //!
-//! `texts` checks that every text is valid, `forms` and `fused` that all forms of a kernel agree. The others compare
-//! kernels on the device with plain host loops at awkward sizes. `device` runs single steps, and `loops` runs a step in
-//! every form.
+//! `texts` checks that every text is valid. `forms` and `fused` check that all variants of a kernel agree. The others
+//! compare kernels on the device with plain host loops at awkward sizes. `device` runs single steps, and `loops` runs a
+//! step in every variant.
 
 mod attention;
 mod device;

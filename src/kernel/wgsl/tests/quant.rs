@@ -1,5 +1,5 @@
-//! Kernels of blocks on the device against the host's lines, bit by bit where they round, and products against widened
-//! weights.
+//! Compares block kernels on the device with the host code (bit by bit where they round), and products with those of
+//! widened weights.
 
 use super::device::{assert_close, floats, noise, operand, run_step_with, step, variants, words};
 use crate::ir::{BlockFormat, Class, DType, Source};
@@ -13,7 +13,7 @@ fn widened(format: BlockFormat, words: &[u32], count: usize) -> Vec<f32> {
     (0..count).map(|i| format.get(words, i)).collect()
 }
 
-/// Numbers that round in every way: noise of many sizes, zeros, ties and what lies next to them.
+/// Numbers that cover all cases of rounding: noise of many magnitudes, zeros, ties and their neighbours.
 fn trying(count: usize) -> Vec<f32> {
     let mut values = noise(count, 3);
     for (i, v) in values.iter_mut().enumerate() {
@@ -121,7 +121,7 @@ fn gathers_dequantise_rows() {
     }
 }
 
-/// Runs a product on every variant of the device; `values` are the weights' numbers from element `offset` on.
+/// Runs a product with every variant of the device. `values` are the weights as numbers, starting at element `offset`.
 fn check_product([m, n, k]: [usize; 3], weight: DType, offset: usize, buffer: &[u32], values: &[f32]) {
     let x = noise(m * k + 2, 6);
     let kernel = Kernel::QuantMatMul(QuantMatMulKernel { weight, m, n, k });
@@ -148,7 +148,7 @@ fn products_match_widened_weights_at_awkward_sizes() {
             [(1, 1, 1), (1, 65, 3), (2, 3, 2), (3, 63, 5), (4, 9, 4), (8, 65, 3), (12, 40, 1), (33, 70, 2)]
         {
             let k = blocks * format.elements;
-            // One row before, so that the weights may begin inside a group.
+            // One extra row in front, so that the weights may begin inside a group.
             let buffer = format.pack(&noise((n + 1) * k, 7));
             let values = widened(format, &buffer, (n + 1) * k);
             check_product([m, n, k], dtype, k, &buffer, &values[k..]);

@@ -4,7 +4,8 @@ use super::device::{assert_close, floats, noise, operand, run_step_with, step, v
 use crate::ir::{Class, DType, NormKind, ReduceKind, Source};
 use crate::kernel::{Kernel, ReduceKernel, RowNormKernel, SoftmaxKernel};
 
-/// Shapes that take a thread, a subgroup or a workgroup for each row, with full and ragged folds, or quads of columns.
+/// Shapes that are processed by a thread, a subgroup or a workgroup per row, with full and partial reductions, or by
+/// quads of columns.
 const SHAPES: [[usize; 3]; 11] = [
     [1, 1, 1],
     [3, 64, 1],
@@ -19,8 +20,8 @@ const SHAPES: [[usize; 3]; 11] = [
     [65, 7, 4],
 ];
 
-/// Runs `kernel` on `x [outer, n, inner]` and gives the output's words, for every variant, with and without quads at
-/// multiples of four.
+/// Runs `kernel` on `x [outer, n, inner]` and returns the words of the output, for every variant, with and without
+/// aligned quads.
 fn run(kernel: Kernel, x: &[u32], class: Class, shape: &[usize], out: &[usize], result: DType) -> Vec<Vec<u32>> {
     let mut results = Vec::new();
     for (x_offset, y_offset) in [(1, 2), (4, 4)] {
@@ -39,7 +40,7 @@ fn run(kernel: Kernel, x: &[u32], class: Class, shape: &[usize], out: &[usize], 
     results
 }
 
-/// The rows of `[outer, n, inner]`, in order of the output.
+/// The rows of `[outer, n, inner]`, in output order.
 fn rows<T: Copy>(x: &[T], [outer, n, inner]: [usize; 3]) -> Vec<Vec<T>> {
     let row = |r: usize| (0..n).map(|p| x[(r / inner * n + p) * inner + r % inner]).collect();
     (0..outer * inner).map(row).collect()
@@ -73,7 +74,7 @@ fn float_reductions_match() {
 fn positions_take_nan_first_and_the_asked_for_end_among_equals() {
     for shape in SHAPES {
         let [outer, n, inner] = shape;
-        // Many equal values, and here and there a NaN.
+        // Many equal values, and some NaNs.
         let mut x: Vec<f32> = noise(outer * n * inner, 6).iter().map(|v| (v * 5.0).trunc()).collect();
         x.iter_mut().step_by(331).skip(1).for_each(|v| *v = f32::NAN);
         for (last, max) in [(false, false), (true, false), (false, true), (true, true)] {

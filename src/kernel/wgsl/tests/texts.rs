@@ -1,16 +1,16 @@
-//! Every text parses, validates and keeps its barriers in uniform control flow.
+//! Every text parses, validates and only has barriers in uniform control flow.
 
 use super::super::{grid, lower};
 use super::device::{operand, step};
 use crate::ir::{Class, DType, InnerOp, Operand, ReduceKind, Source};
 use crate::kernel::{Access, Caps, Kernel, Launch, MatMulKernel, ReduceKernel, SoftmaxKernel, Step, uniformity};
 
-/// Fails if the text of a launch is not valid.
+/// Fails if the text of a launch is invalid.
 pub(super) fn check(launch: &Launch) {
     let module = naga::front::wgsl::parse_str(&launch.wgsl)
         .unwrap_or_else(|e| panic!("{}\n{}", e.emit_to_string(&launch.wgsl), launch.wgsl));
     use naga::valid::Capabilities;
-    // Packing halves is core WebGPU; naga has it as a capability for the sake of old OpenGL.
+    // Packing f16 is core WebGPU. Naga makes it a capability only because of old OpenGL versions.
     let capabilities = Capabilities::default()
         | Capabilities::SUBGROUP
         | Capabilities::SHADER_INT64
@@ -26,7 +26,7 @@ pub(super) fn check(launch: &Launch) {
     }
 }
 
-/// Devices from generous to poor.
+/// Devices from capable to minimal.
 fn devices() -> Vec<Caps> {
     let rich = Caps {
         subgroup: Some(32),

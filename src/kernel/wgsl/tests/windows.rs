@@ -27,7 +27,7 @@ fn output_size(window: &Window, input: [usize; 3]) -> [usize; 3] {
     })
 }
 
-/// The input index that a window at `out` meets with `tap`, if it is in range.
+/// The input index under `tap` of the window at `out`, if it is in range.
 fn meets(window: &Window, input: [usize; 3], out: &[usize], tap: &[usize]) -> Option<Vec<usize>> {
     (0..3)
         .map(|i| (out[i] * window.stride[i] + tap[i] * window.dilation[i]).checked_sub(window.before[i]))
@@ -81,7 +81,7 @@ fn conv_matches_loops() {
 fn conv_transpose_matches_loops() {
     for (window, output) in windows() {
         for (groups, channels_in, channels_out) in [(1, 3, 2), (2, 4, 6), (3, 3, 3)] {
-            // The forward convolution of the output has the input's size.
+            // The forward convolution of the output has the size of the input.
             let (batch, input) = (2, output_size(&window, output));
             let bias = groups == 2;
             let x = Input::random(DType::F32, [&[batch, channels_in][..], &input].concat(), 1);
@@ -126,7 +126,7 @@ fn pool_matches_loops() {
                 if matches!(kind, PoolKind::Average { .. }) && class != Class::Float {
                     continue;
                 }
-                // One longer than the padding allows, as ceil mode gives.
+                // One more than the padding allows, as with ceil mode.
                 let mut output = output_size(&window, input);
                 output[2] += 1;
                 let mut x = Input::random(dtype, [&[planes][..], &input].concat(), 4);
