@@ -8,6 +8,7 @@ mod budget;
 mod crossing;
 mod custom_kernels;
 mod debug_mode;
+mod defects;
 mod device_loss;
 mod diagnostics;
 mod encoders;

@@ -1,0 +1,3 @@
+//! Defects that an audit found. Each test is named after what holds since.
+
+mod device;

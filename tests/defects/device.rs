@@ -1,0 +1,1 @@
+//! Planning, compiling, device memory and custom kernels.
