@@ -29,6 +29,8 @@ mod kernel;
 mod mailbox;
 pub mod memory;
 pub mod nn;
+#[cfg(feature = "onnx")]
+pub mod onnx;
 pub mod pipelines;
 pub mod plan;
 mod plugin;

@@ -4,6 +4,8 @@ mod asset;
 mod files;
 mod header;
 mod npy;
+#[cfg(feature = "onnx")]
+pub mod onnx;
 mod safetensors;
 mod upload;
 

@@ -3,6 +3,8 @@
 use super::{Arg, Recorder, TensorCommands, TensorOperand, TensorValue};
 use crate::error::{OpError, OpResult};
 use crate::ir::{Backend, BinaryOp, DType, NodeId, Shape};
+#[cfg(feature = "onnx")]
+use crate::tensor::TensorData;
 use crate::tensor::pack;
 
 /// New values.
@@ -32,6 +34,35 @@ impl TensorCommands<'_, '_> {
         let rec = &mut self.recorder();
         let node = rec.recording.part(like.backend).constant(pack(values), shape.into(), DType::F32);
         Ok(rec.value(like.backend, node))
+    }
+
+    /// Host values on a backend. A constant is part of the plan; other values are uploaded with every recording.
+    #[cfg(feature = "onnx")]
+    #[track_caller]
+    pub(crate) fn host_value(&self, backend: Backend, data: &TensorData, constant: bool) -> OpResult<TensorValue<'_>> {
+        const OP: &str = "host values";
+        let rec = &mut self.recorder();
+        let (shape, dtype) = (data.shape().clone(), data.dtype());
+        let part = rec.begin(backend, OP);
+        let node = match (data.words().first(), shape.elements()) {
+            // One number is a parameter, which needs no buffer.
+            (Some(&word), 1) => {
+                let number = part.scalar(dtype, widened(word, dtype));
+                part.reshape(number, &shape)
+            }
+            _ if constant => part.constant(data.words().clone(), shape, dtype),
+            _ => part.host(data.words().clone(), shape, dtype),
+        };
+        rec.sized(OP, backend, node)
+    }
+
+    /// A number as a rank-0 value on a backend.
+    #[cfg(feature = "onnx")]
+    #[track_caller]
+    pub(crate) fn number_value(&self, backend: Backend, value: f64, dtype: DType) -> TensorValue<'_> {
+        let rec = &mut self.recorder();
+        let node = rec.begin(backend, "number").number(value, dtype);
+        rec.value(backend, node)
     }
 
     /// `count` numbers: `start`, `start + step`, ….
@@ -139,5 +170,16 @@ impl<'a> Recorder<'a> {
         let zero = part.full(0.0, &shape, dtype);
         let node = part.select(mask, x.node, zero);
         Ok(self.value(x.backend, node))
+    }
+}
+
+/// The first element of a word, as bits of its 32-bit type.
+#[cfg(feature = "onnx")]
+fn widened(word: u32, dtype: DType) -> u32 {
+    match dtype {
+        DType::F32 | DType::I32 | DType::U32 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => word,
+        DType::F16 => half::f16::from_bits(word as u16).to_f32().to_bits(),
+        DType::I8 => i32::from(word as i8) as u32,
+        DType::U8 | DType::Bool => word & 0xff,
     }
 }

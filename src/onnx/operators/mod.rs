@@ -1,0 +1,123 @@
+//! The operators, one file per family. Each family has a list; [`find`] looks an operator up by domain and name.
+
+mod elementwise;
+mod shapes;
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use super::call::{Call, Outputs, Stop};
+use super::graph::Node;
+use super::host_ops::{HostCall, HostOutputs};
+
+/// Records a node on the device.
+pub(crate) type Record = for<'a> fn(&Call<'a>) -> Outputs<'a>;
+/// Computes a node on the host.
+pub(crate) type Evaluate = fn(&HostCall) -> HostOutputs;
+/// Refuses a node when the model is loaded, by its attributes and its number of inputs.
+pub(crate) type Check = fn(&Node) -> Result<(), String>;
+
+/// An operator of ONNX and how it runs.
+///
+/// With both `host` and `record`, a node runs on the host if all its inputs are host values that do not come from float
+/// inputs of the model. With `host` alone its inputs are read back if a device computed them.
+#[derive(Debug)]
+pub(crate) struct Operator {
+    /// Empty for the standard operators.
+    pub domain: &'static str,
+    pub name: &'static str,
+    /// The versions of the operator set in which it is supported: from the first to the last, inclusive.
+    pub versions: (i64, i64),
+    pub record: Option<Record>,
+    pub host: Option<Evaluate>,
+    pub check: Option<Check>,
+    /// Operators that contain graphs are run by the runner itself.
+    pub control: Option<Control>,
+}
+
+/// Operators that the runner itself runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Control {
+    If,
+    Loop,
+    Scan,
+    SequenceMap,
+}
+
+impl Operator {
+    /// A standard operator, supported in all versions of the operator set.
+    pub(crate) const fn new(name: &'static str) -> Self {
+        Self { domain: "", name, versions: (1, i64::MAX), record: None, host: None, check: None, control: None }
+    }
+
+    /// An operator of another domain.
+    pub(crate) const fn of(domain: &'static str, name: &'static str) -> Self {
+        Self { domain, ..Self::new(name) }
+    }
+
+    /// How a node is recorded on the device.
+    pub(crate) const fn record(self, record: Record) -> Self {
+        Self { record: Some(record), ..self }
+    }
+
+    /// How a node is computed on the host.
+    pub(crate) const fn host(self, host: Evaluate) -> Self {
+        Self { host: Some(host), ..self }
+    }
+
+    /// What is refused when a model is loaded.
+    pub(crate) const fn check(self, check: Check) -> Self {
+        Self { check: Some(check), ..self }
+    }
+
+    /// The first version of the operator set in which it is supported.
+    pub(crate) const fn since(self, version: i64) -> Self {
+        Self { versions: (version, self.versions.1), ..self }
+    }
+
+    /// The last version of the operator set in which it is supported.
+    pub(crate) const fn until(self, version: i64) -> Self {
+        Self { versions: (self.versions.0, version), ..self }
+    }
+
+    const fn control(name: &'static str, control: Control) -> Self {
+        Self { control: Some(control), ..Self::new(name) }
+    }
+}
+
+/// Operators with graphs in their attributes.
+const CONTROL: &[Operator] = &[
+    Operator::control("If", Control::If),
+    Operator::control("Loop", Control::Loop),
+    Operator::control("Scan", Control::Scan).since(9),
+    Operator::control("SequenceMap", Control::SequenceMap),
+];
+
+/// All families.
+const FAMILIES: &[&[Operator]] = &[CONTROL, elementwise::OPERATORS, shapes::OPERATORS];
+
+/// All operators.
+pub(crate) fn all() -> impl Iterator<Item = &'static Operator> {
+    FAMILIES.iter().flat_map(|family| family.iter())
+}
+
+/// The operator with this name, or why there is none.
+pub(crate) fn find(domain: &str, name: &str, version: i64) -> Result<&'static Operator, String> {
+    static TABLE: OnceLock<HashMap<(&'static str, &'static str), Vec<&'static Operator>>> = OnceLock::new();
+    let table = TABLE.get_or_init(|| {
+        let mut table: HashMap<_, Vec<_>> = HashMap::new();
+        for operator in all() {
+            table.entry((operator.domain, operator.name)).or_default().push(operator);
+        }
+        table
+    });
+    let domain = if domain == "ai.onnx" { "" } else { domain };
+    let Some(rows) = table.get(&(domain, name)) else { return Err("the operator is not supported".to_owned()) };
+    let fits = |row: &&&Operator| (row.versions.0..=row.versions.1).contains(&version);
+    rows.iter().find(fits).copied().ok_or_else(|| format!("version {version} of the operator is not supported"))
+}
+
+/// An operator that is not implemented for an input.
+pub(crate) fn refuse<T>(reason: impl Into<String>) -> Result<T, Stop> {
+    Err(Stop::Unsupported(reason.into()))
+}
