@@ -1,5 +1,6 @@
-//! The encoders of the similarity example with the weights that it ships: what a text and a picture cost, and which kernels that goes to. Run with
-//! `cargo bench --bench encoders`, for the GPU too with `-- --gpu`, with every launch of the last run with `-- --launches`; needs `assets/models`.
+//! The encoders of the similarity example with their shipped weights: the cost of a text and of a picture, and of the
+//! kernels they use. Run with `cargo bench --bench encoders`. Add `-- --gpu` for the GPU and `-- --launches` for every
+//! launch of the last run. Needs `assets/models`.
 
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../tests/common/mod.rs"]
@@ -21,11 +22,11 @@ use common::Rig;
 use engine::encoders::{TextEncoder, VisionEncoder};
 use engine::tokens::Tokens;
 
-/// Runs that count, and those before them, which plan, pack and compile.
+/// Measured runs, and the runs before them, which plan, pack and compile.
 const RUNS: usize = 40;
 const BEFORE: usize = 5;
 
-/// Texts of a few words, of a sentence, and of a paragraph.
+/// A text of a few words, of a sentence, and of a paragraph.
 const TEXTS: [&str; 3] = [
     "a cat",
     "an animal that lives in the ocean and has eight long arms, a large head and no bones at all",
@@ -87,7 +88,7 @@ fn measure(rig: &mut Rig, what: &str, mut encode: impl for<'a> FnMut(&'a TensorC
         let receiver = receiver.expect("was recorded");
         rig.app.update();
         while receiver.try_recv().is_none() {
-            // What a frame would leave to the threads that compute.
+            // Leaves the cores to the compute threads, as a frame would.
             std::thread::sleep(Duration::from_micros(500));
             rig.app.update();
         }

@@ -1,4 +1,5 @@
-//! What a frame costs: flat in the tensors that exist, linear in the ops recorded. Run with `cargo bench --bench frame_cost`.
+//! The cost of a frame: independent of the number of tensors, linear in the number of recorded ops. Run with `cargo
+//! bench --bench frame_cost`.
 
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../tests/common/mod.rs"]
@@ -36,14 +37,14 @@ fn main() {
     }
 }
 
-/// Median µs of an update with that many tensors that nothing uses.
+/// Median µs of an update with this many unused tensors.
 fn idle(backend: Backend, tensors: usize) -> f64 {
     let mut rig = Rig::new(backend);
     let model = rig.app.world_mut().spawn(TensorModel).id();
     for _ in 0..tensors {
         let tensor = Tensor::zeros([4], DType::F32).expect("small");
         let tensor = rig.app.world_mut().spawn((tensor, TensorOf(model))).id();
-        // Used once, so that it has memory on its backend.
+        // Used once, so that it is resident on its backend.
         rig.record(move |ops| ops.store(1.0, tensor)).expect("a tensor");
     }
     for _ in 0..20 {
@@ -61,7 +62,7 @@ struct Cost {
     /// µs to record a frame.
     record: f64,
     launches: u64,
-    /// µs to run the frame's batch in the render world.
+    /// µs to encode the batch of the frame in the render world.
     encode: f64,
 }
 

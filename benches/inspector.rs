@@ -1,4 +1,5 @@
-//! What the inspector costs: open, with 1,000 tensors and 200 kernels, and closed. Run with `cargo bench --bench inspector`.
+//! The cost of the inspector: open with 1,000 tensors and 200 kernels, and closed. Run with `cargo bench --bench
+//! inspector`.
 
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../tests/common/mod.rs"]
@@ -47,7 +48,7 @@ fn record(work: Res<Work>, ops: TensorCommands) -> Result {
     Ok(())
 }
 
-/// Mean µs of a frame, closed and open, taken in turns; and what was seen.
+/// Mean µs of a frame with the inspector closed and open, measured alternately, and the last snapshot.
 fn gathering() -> (f64, f64, InspectorSnapshot) {
     let mut rig = Rig::with_plugin(Backend::Cpu, TensorInspectorPlugin { window: false, ..default() });
     rig.app.add_systems(Update, record);
@@ -66,7 +67,7 @@ fn gathering() -> (f64, f64, InspectorSnapshot) {
             for frame in 0..60 {
                 let start = Instant::now();
                 rig.app.update();
-                // The first frames settle.
+                // Skips the first frames.
                 if round > 0 && frame >= 10 {
                     times.push(start.elapsed().as_secs_f64() * 1e6);
                 }
@@ -74,11 +75,11 @@ fn gathering() -> (f64, f64, InspectorSnapshot) {
         }
     }
     let mean = |times: Vec<f64>| times.iter().sum::<f64>() / times.len() as f64;
-    // Figures are looked at five times a second: the mean has its share of that, the median would hide it.
+    // Figures are collected five times per second. The mean includes that cost, the median would hide it.
     (mean(closed), mean(open), rig.app.world().resource::<InspectorSnapshot>().clone())
 }
 
-/// As many different kernels as a large app has.
+/// Adds as many different kernels as a large app has.
 fn add_kernels(snapshot: &mut InspectorSnapshot) {
     let Some(timings) = &mut snapshot.timings else { return };
     timings.kernels = (0..KERNELS)
@@ -95,7 +96,7 @@ fn add_kernels(snapshot: &mut InspectorSnapshot) {
     }
 }
 
-/// Median µs of laying a panel out, and of making triangles of it.
+/// Median µs to lay out a panel and to tessellate it.
 fn drawing(panel: InspectorPanel, snapshot: &InspectorSnapshot) -> (f64, f64) {
     let mut inspector = TensorInspector::from(TensorInspectorPlugin { open: true, ..default() });
     inspector.panel = panel;

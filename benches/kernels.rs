@@ -1,4 +1,5 @@
-//! Every op family at three sizes on both backends, in GB/s and GFLOP/s. `cargo bench --bench kernels [-- FILTER] [--json FILE]`.
+//! Every family of ops at three sizes on both backends, in GB/s and GFLOP/s. Run with `cargo bench --bench kernels [--
+//! FILTER] [--json FILE]`.
 
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../tests/common/mod.rs"]
@@ -64,7 +65,7 @@ fn main() {
     }
 }
 
-/// Median time of one run, from batches of several.
+/// Median time of one run, measured in batches of several.
 fn measure(rig: &mut Rig, work: Work) -> Row {
     const REPEATS: usize = 4;
     let bytes_in: usize = work.inputs.iter().map(Tensor::storage_bytes).sum();

@@ -1,4 +1,5 @@
-//! Two models' weights as assets: one after the other, and both at once. Run with `cargo bench --bench loading`; needs `assets/models`.
+//! Loads the weights of two models as assets: one after the other, and both at once. Run with `cargo bench --bench
+//! loading`. Needs `assets/models`.
 
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../tests/common/mod.rs"]
@@ -13,10 +14,10 @@ use common::{BACKENDS, Faults, Rig};
 
 const FILES: [&str; 2] = ["models/minilm.safetensors", "models/efficientnet.safetensors"];
 
-/// A frame of a game with 60 of them a second.
+/// A frame at 60 frames per second.
 const FRAME: core::time::Duration = core::time::Duration::from_micros(16_667);
 
-/// Runs of each kind, in turns.
+/// Runs of each kind, alternating.
 const ROUNDS: usize = 5;
 
 #[derive(Resource, Default)]
@@ -47,7 +48,7 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// ms until both models are there, and of every frame until then, at a game's pace.
+/// Time in ms until both models are loaded, and of every frame until then, at 60 frames per second.
 fn load(backend: Backend, at_once: bool) -> (f64, Vec<f64>) {
     let mut app = match backend {
         Backend::Gpu => Rig::new(backend).app,
@@ -83,7 +84,7 @@ fn load(backend: Backend, at_once: bool) -> (f64, Vec<f64>) {
         }
         let frame = Instant::now();
         app.update();
-        // What is left of a frame goes to the threads that load, as a game's wait for the display does.
+        // The rest of a frame is left to the loading threads, as when a game waits for the display.
         std::thread::sleep(FRAME.saturating_sub(frame.elapsed()));
         frames.push(frame.elapsed().as_secs_f64() * 1e3);
     }

@@ -18,7 +18,7 @@ const LAYERS: usize = 12;
 const TOKENS: usize = 64;
 const WIDTH: usize = 192;
 const HEADS: usize = 4;
-/// A game at 60 frames a second.
+/// A frame at 60 frames per second.
 const FRAME: Duration = Duration::from_micros(16_667);
 
 fn main() {
@@ -42,7 +42,7 @@ fn main() {
     }
 }
 
-/// Runs one half in a process of its own, as a first start: the figures it prints.
+/// Runs one half in a separate process, as on a first start. Returns the figures it prints.
 fn child(mode: &str) -> Vec<f64> {
     let program = std::env::current_exe().expect("this program is a file");
     let output = std::process::Command::new(program)
@@ -108,12 +108,12 @@ fn record<'a>(ops: &'a TensorCommands, encoder: &Encoder) -> OpResult<TensorValu
     Ok(x)
 }
 
-/// Times from frame to frame, in ms.
+/// Frame times in ms.
 #[derive(Default)]
 struct Frames(Vec<f64>);
 
 impl Frames {
-    /// Steps the app as a display would until `done`.
+    /// Updates the app at display rate until `done` returns true.
     fn until(&mut self, rig: &mut Rig, mut done: impl FnMut(&mut App) -> bool) {
         while !done(&mut rig.app) {
             let start = Instant::now();
@@ -128,7 +128,7 @@ fn ms(start: Instant) -> f64 {
     start.elapsed().as_secs_f64() * 1e3
 }
 
-/// One inference, in ms.
+/// Runs one inference. Returns its time in ms.
 fn infer(rig: &mut Rig, encoder: &Encoder) -> f64 {
     let start = Instant::now();
     let mut receiver = None;
@@ -138,7 +138,7 @@ fn infer(rig: &mut Rig, encoder: &Encoder) -> f64 {
     ms(start)
 }
 
-/// The first inference of an app, and what came before it.
+/// The first inference of an app, and the frames before it.
 fn first(warm: bool) {
     let plugin = TensorComputePlugin { pipelines: PipelineSettings::default(), ..default() };
     let mut rig = Rig::with(Backend::Gpu, plugin);
@@ -174,7 +174,7 @@ fn first(warm: bool) {
     );
 }
 
-/// What measuring costs: the same frames with timings off and on, taking turns.
+/// The cost of timings: the same frames with timings off and on, alternating.
 fn timings() {
     println!("\nframes of 96 launches, ms (median of 60, taking turns)");
     let mut rig = Rig::new(Backend::Gpu);
@@ -194,7 +194,7 @@ fn timings() {
                 Ok(value)
             })
             .expect("the work runs");
-            // The first rounds make what the others use again.
+            // The first rounds create what later rounds reuse.
             if round >= 2 {
                 times.push(ms(start));
             }

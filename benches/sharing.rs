@@ -1,5 +1,6 @@
-//! What shares and views save: a matcher that uses two encoders' outputs, BERT `[128, 768]` and ViT `[197, 768]`, with two `[768, 512]` projections.
-//! Once it shares their tensors and looks at their first rows; once it has copies, refreshed every frame. Run with `cargo bench --bench sharing`.
+//! The savings of shares and views: a matcher that uses the outputs of two encoders, BERT `[128, 768]` and ViT `[197,
+//! 768]`, with two `[768, 512]` projections. In one variant it shares their tensors and views their first rows. In the
+//! other it has copies that are updated every frame. Run with `cargo bench --bench sharing`.
 
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../tests/common/mod.rs"]
@@ -12,7 +13,7 @@ use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
 use common::{BACKENDS, Rig};
 
-/// Frames that are timed, in turns.
+/// Number of timed frames, alternating between the variants.
 const FRAMES: usize = 60;
 
 fn main() {
@@ -50,7 +51,7 @@ fn median(mut times: Vec<f64>) -> f64 {
 
 struct Way {
     rig: Rig,
-    /// The encoders' outputs.
+    /// The outputs of the encoders.
     outputs: [Entity; 2],
     /// What the matcher reads.
     rows: [Entity; 2],
@@ -59,7 +60,7 @@ struct Way {
     /// The matcher's own copies of the outputs.
     copies: Option<[Entity; 2]>,
     bytes: u64,
-    /// What the matcher added for the outputs.
+    /// Bytes that the matcher added for the outputs.
     added: u64,
     times: Vec<f64>,
 }
@@ -115,12 +116,13 @@ impl Way {
         way
     }
 
-    /// Bytes of all storages, each once.
+    /// Bytes of all storages, each counted once.
     fn bytes(rig: &mut Rig) -> u64 {
         rig.memory(|memory| memory.total().bytes)
     }
 
-    /// A frame in which the encoders' outputs change, and the matcher compares their first rows; ms until the result is there.
+    /// Runs a frame in which the outputs of the encoders change and the matcher compares their first rows. Returns the
+    /// ms until the result arrives.
     fn frame(&mut self) -> f64 {
         let (outputs, rows, projections) = (self.outputs, self.rows, self.projections);
         let (scores, copies) = (self.scores, self.copies);

@@ -1,7 +1,7 @@
 //! The inspector over a 3D scene: two models work in every frame, one of them moves the cubes. F12 closes and opens it.
 //!
-//! `--gpu` runs the work on the GPU whatever the adapter; `--pictures FOLDER` saves a picture of every panel and a report, and ends;
-//! `--size 1920x1080` and `--light` change what the pictures look like.
+//! `--gpu` runs the work on the GPU whatever the adapter; `--pictures FOLDER` saves a picture of every panel and a
+//! report, and ends; `--size 1920x1080` and `--light` change what the pictures look like.
 
 use bevy::prelude::*;
 use bevy::render::view::screenshot::{Screenshot, save_to_disk};

@@ -67,7 +67,8 @@ pub struct PipelineSettings {
     /// The file is written 120 frames after the last change, and when the app exits. Invalid files are ignored.
     pub cache: Option<PathBuf>,
     /// Measure the variants of every kernel that the app uses, in the background, and use the fastest. `None` uses the
-    /// default variants for the adapter. [`TensorCommands::tune`](crate::ops::TensorCommands::tune) measures on request.
+    /// default variants for the adapter. [`TensorCommands::tune`](crate::ops::TensorCommands::tune) measures on
+    /// request.
     pub tune: Option<TuneSettings>,
 }
 

@@ -1,5 +1,5 @@
-//! Reading values back to the main world: requests, receivers and the [`TensorReady`] event. Every request gets exactly one
-//! answer.
+//! Reading values back to the main world: requests, receivers and the [`TensorReady`] event. Every request gets exactly
+//! one answer.
 
 use std::sync::Arc;
 
@@ -13,10 +13,12 @@ use crate::error::{ReadError, TensorFault};
 use crate::ir::{DType, Shape};
 use crate::tensor::{Storage, TensorData, TensorOf};
 
-/// The values of a tensor have arrived, as requested with [`TensorCommands::notify`](crate::ops::TensorCommands::notify).
+/// The values of a tensor have arrived, as requested with
+/// [`TensorCommands::notify`](crate::ops::TensorCommands::notify).
 ///
-/// The event is triggered on the tensor and bubbles to its model. Every observer runs once per answer: a global observer
-/// (`app.add_observer`) when the event is on the tensor, an observer of the tensor, and an observer of the model.
+/// The event is triggered on the tensor and bubbles to its model. Every observer runs once per answer: a global
+/// observer (`app.add_observer`) when the event is on the tensor, an observer of the tensor, and an observer of the
+/// model.
 ///
 /// ```
 /// # use bevy::prelude::*;
@@ -54,7 +56,8 @@ impl Default for TensorReadyTrigger {
     }
 }
 
-// SAFETY: implemented for `TensorReady` alone, whose `Event::Trigger` is this type. `trigger` upholds what its caller promised.
+// SAFETY: implemented for `TensorReady` alone, whose `Event::Trigger` is this type. `trigger` upholds what its caller
+// promised.
 unsafe impl Trigger<TensorReady> for TensorReadyTrigger {
     unsafe fn trigger(
         &mut self,
@@ -65,8 +68,8 @@ unsafe impl Trigger<TensorReady> for TensorReadyTrigger {
     ) {
         let tensor = event.entity;
         let mut path = vec![tensor];
-        // SAFETY: `observers` are of this world and event type and `context` has the key of that type, as the caller promised.
-        // The two pointers are to the event and to its trigger.
+        // SAFETY: `observers` are of this world and event type and `context` has the key of that type, as the caller
+        // promised. The two pointers are to the event and to its trigger.
         unsafe {
             trigger_entity_internal(world.reborrow(), observers, event.into(), self.into(), tensor, context);
         }

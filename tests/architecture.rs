@@ -1,13 +1,13 @@
-//! Dependencies between the rooms of `src/` point one way.
+//! Dependencies between the rooms of `src/` point in one direction.
 //!
-//! A room is a folder or file directly below `src/`. It may use only rooms that stand before it in [`ROOMS`]. Every `use`, re-export and
-//! qualified path in production code counts; comments, strings and test code do not.
+//! A room is a folder or file directly below `src/`. It may only use rooms that come before it in [`ROOMS`]. Every
+//! `use`, re-export and qualified path in production code counts. Comments, strings and test code do not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Every room, lowest first. `ARCHITECTURE.md` says what each is for.
+/// Every room, lowest first. `ARCHITECTURE.md` describes them.
 const ROOMS: [&str; 23] = [
     "ir",
     "disk",
@@ -34,14 +34,14 @@ const ROOMS: [&str; 23] = [
     "inspector",
 ];
 
-/// Rooms that may not name these crates or modules: the lower half knows neither the renderer nor the device.
+/// Crates and modules that a room must not use: the lower rooms know neither the renderer nor the device.
 const FORBIDDEN: [(&str, &[&str]); 3] = [
     ("ir", &["wgpu", "bevy::render", "bevy::app"]),
     ("plan", &["wgpu", "bevy::render", "bevy::app"]),
     ("record", &["wgpu"]),
 ];
 
-/// Where one room uses another: the file and the line.
+/// Where one room uses another: file and line.
 type Edges = BTreeMap<(String, String), Vec<String>>;
 
 #[test]
@@ -129,7 +129,7 @@ fn edges(src: &Path) -> Edges {
     for (path, text) in production(src) {
         let from = room_of(path.strip_prefix(src).unwrap());
         let depth = path.strip_prefix(src).unwrap().components().count() - usize::from(path.ends_with("mod.rs"));
-        // The root of the crate, as this file can name it.
+        // The paths that refer to the root of the crate from this file.
         for start in ["crate::".to_owned(), "super::".repeat(depth)] {
             for (at, _) in text.match_indices(&start) {
                 let before = text[..at].chars().next_back();
@@ -206,7 +206,7 @@ fn production(src: &Path) -> Vec<(PathBuf, String)> {
     files.retain(|path| !path.ends_with("lib.rs"));
     let texts: Vec<(PathBuf, String)> =
         files.into_iter().map(|path| (path.clone(), plain(&fs::read_to_string(&path).unwrap()))).collect();
-    // Files of modules that exist only in tests.
+    // Files of test-only modules.
     let tests: Vec<PathBuf> = texts.iter().flat_map(|(path, text)| test_modules(path, text)).collect();
     let is_test = |path: &Path| tests.iter().any(|test| path == test || path.starts_with(test.with_extension("")));
     texts.into_iter().filter(|(path, _)| !is_test(path)).map(|(path, text)| (path, without_tests(&text))).collect()
@@ -239,7 +239,7 @@ fn test_modules(path: &Path, text: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Without items marked `#[cfg(test)]`.
+/// Removes items marked `#[cfg(test)]`.
 fn without_tests(text: &str) -> String {
     let mut parts = text.split("#[cfg(test)]");
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -250,14 +250,14 @@ fn without_tests(text: &str) -> String {
             depth == 0 && (c == ';' || c == '}')
         });
         let end = end.map_or(part.len(), |(at, _)| at + 1);
-        // Lines keep their numbers.
+        // Preserves line numbers.
         out.extend(part[..end].chars().filter(|c| *c == '\n'));
         out.push_str(&part[end..]);
     }
     out
 }
 
-/// Without comments and the contents of strings. Lines keep their numbers.
+/// Removes comments and the contents of strings. Preserves line numbers.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

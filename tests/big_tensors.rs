@@ -1,4 +1,5 @@
-//! Tensors beyond what one binding can show work in parts; what cannot is a typed error before anything is allocated, and nothing else suffers.
+//! Tensors larger than one binding are processed in parts. Work that cannot be split returns a typed error before
+//! anything is allocated, and other work is unaffected.
 
 use bevy::prelude::*;
 use bevy_tensor_compute::error::{ReadError, RunError};
@@ -7,21 +8,21 @@ use bevy_tensor_compute::prelude::*;
 
 use crate::common::{Rig, assert_close};
 
-/// What a launch can see of a buffer in these tests.
+/// The binding limit in these tests.
 const MIB: u64 = 1 << 20;
 
 fn numbers(n: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 7919 + 13) % 2003) as f32 / 1001.0 - 1.0).collect()
 }
 
-/// Numbers whose sums lose little.
+/// Positive numbers, whose sums have small rounding errors.
 fn positive(n: usize) -> Vec<f32> {
     numbers(n).into_iter().map(|number| number + 1.5).collect()
 }
 
 type Record = for<'a> fn(&'a TensorCommands, &[Entity]) -> OpResult<TensorValue<'a>>;
 
-/// Runs on a device with small bindings and on the CPU, which knows no such limit, and compares.
+/// Runs on a device with small bindings and on the CPU, which has no such limit, and compares the results.
 #[track_caller]
 fn same_in_parts(tensors: impl Fn() -> Vec<Tensor>, cases: &[(&str, Record)]) {
     let [mut small, mut whole] = [Rig::with_binding_limit(MIB), Rig::new(Backend::Cpu)];
@@ -114,7 +115,7 @@ fn reductions_work_in_parts() {
     );
 }
 
-/// A thread of Mesa's llvmpipe gives up after 65,535 turns of its loops; kernels must not make any turn that often.
+/// Mesa's llvmpipe ends the loops of a thread after 65,535 iterations. Kernels must not iterate that often.
 #[test]
 fn long_rows_are_taken_to_their_end() {
     let [mut gpu, mut cpu] = [Rig::new(Backend::Gpu), Rig::new(Backend::Cpu)];
@@ -237,7 +238,7 @@ fn a_tensor_beyond_the_device_s_own_binding_limit_works_in_parts() {
     let limits = &rig.app.world().resource::<TensorSupport>().adapter.as_ref().unwrap().limits;
     let (binding, buffer) = (limits.max_storage_buffer_binding_size, limits.max_buffer_size);
     if buffer < binding + 64 || binding > 256 << 20 {
-        // Gigabytes would say no more than the small limits above.
+        // Gigabytes would not test more than the small limits above.
         println!("the device binds {binding} bytes of at most {buffer}");
         return;
     }
@@ -271,7 +272,7 @@ fn a_tensor_beyond_the_largest_buffer_is_an_error_that_says_how_much_there_is() 
     assert_eq!(rig.read(small).to_f32(), [1.0, 2.0]);
 }
 
-/// What the process with little memory does: see below.
+/// The part of the test below that runs in a process with little memory.
 #[cfg(target_os = "linux")]
 #[test]
 #[ignore = "run by a_full_device_is_a_typed_error_and_freed_memory_is_used_again"]
@@ -284,12 +285,12 @@ fn fill_the_device() {
     rig.read(small);
     for round in 0..2 {
         let mut tensors = Vec::new();
-        // A buffer that nothing uses takes addresses and no memory, so this is quick.
+        // An unused buffer takes address space but no memory, so this is fast.
         while rig.faults().len() == round {
             assert!(tensors.len() < 64, "the device has no end");
             let tensor = rig.spawn(Tensor::zeros([200 << 20], DType::F32).unwrap());
             rig.memory(|memory| memory.synchronize(tensor, SyncDirection::ToDevice)).unwrap();
-            // One frame to try, one to tell.
+            // One frame to allocate, one to report.
             rig.app.update();
             rig.app.update();
             tensors.push(tensor);
@@ -305,13 +306,13 @@ fn fill_the_device() {
             800 * (tensors.len() as u64 - 1),
             "what failed counts for nothing"
         );
-        // The app lives, and so do the other tensors.
+        // The app and the other tensors still work.
         assert_eq!(rig.compute(move |ops| ops.mul(small, 2.0)).unwrap().to_f32(), [2.0, 4.0]);
         for tensor in tensors {
             rig.app.world_mut().despawn(tensor);
         }
         rig.settle();
-        // The pool keeps some of it idle: that must not be in the way of others.
+        // The pool keeps some of it idle, which must not block other allocations.
     }
     rig.memory(|memory| memory.trim());
     rig.settle();
@@ -322,7 +323,7 @@ fn fill_the_device() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_device_is_a_typed_error_and_freed_memory_is_used_again() {
-    // Addresses are what a software device runs out of: a process of its own gets few of them.
+    // A software device runs out of address space, so this runs in a process with a limit on it.
     let output = std::process::Command::new("sh")
         .args(["-c", "ulimit -v 12000000 && exec \"$0\" big_tensors::fill_the_device --exact --ignored --nocapture"])
         .arg(std::env::current_exe().unwrap())

@@ -1,4 +1,4 @@
-//! A fixed budget of device memory is never exceeded, and nothing is lost by it.
+//! A fixed budget of device memory is never exceeded, and no data is lost because of it.
 
 use std::sync::{Arc, Mutex};
 
@@ -22,12 +22,12 @@ fn numbers(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 37 + seed * 101) % 1009) as f32 / 1009.0 - 0.5).collect()
 }
 
-/// A quarter of a mebibyte.
+/// 256 KiB.
 fn quarter(seed: usize) -> Tensor {
     Tensor::from_slice(&numbers(1 << 16, seed), [256, 256]).unwrap()
 }
 
-/// Two passes through twelve layers of 256 KiB, one layer a frame; the last activations.
+/// Runs two passes through twelve layers of 256 KiB, one layer per frame. Returns the last activations.
 fn layer_by_layer(rig: &mut Rig, mut watch: impl FnMut(&Rig)) -> Vec<f32> {
     let layers: Vec<Entity> = (0..12).map(|i| rig.spawn(quarter(i))).collect();
     let x = rig.spawn(Tensor::from_slice(&numbers(1024, 99), [4, 256]).unwrap());
@@ -37,7 +37,7 @@ fn layer_by_layer(rig: &mut Rig, mut watch: impl FnMut(&Rig)) -> Vec<f32> {
                 let y = ops.matmul(x, layer)?;
                 let y = ops.tanh(y)?;
                 ops.store(y, x)?;
-                // The layer's weights change too, so that they cannot be had again from where they came.
+                // The weights of the layer change too, so that they cannot be restored from their source.
                 let w = ops.mul(layer, 0.99)?;
                 ops.store(w, layer)
             })
@@ -68,7 +68,7 @@ fn a_model_of_three_times_the_budget_runs_layer_by_layer_within_it() {
         assert!(figures.peak_device_bytes <= MIB, "{figures:?}");
         assert!(figures.evictions >= 16, "{figures:?}");
         assert!(figures.host_copy_bytes >= 2 * MIB, "{figures:?}");
-        // What the device itself counts; its own uploads pass through buffers of a layer's size, and Bevy has some.
+        // As counted by the device. It includes upload buffers of the size of a layer and Bevy's own buffers.
         assert!(highest <= 2 * MIB as isize, "{highest} bytes on the device");
     }
 }
@@ -112,7 +112,7 @@ fn work_that_cannot_fit_is_a_typed_error_and_the_rest_goes_on() {
     assert_eq!((largest[0].name.as_str(), largest[0].pinned), ("\"a\"", true));
     assert!(error.to_string().contains("\"a\" 262144 (pinned)"), "{error}");
     assert_eq!(rig.read(small).to_f32(), [1.0, 2.0]);
-    // Without the pin there is room.
+    // Without the pin there is enough room.
     rig.memory(|memory| memory.unpin(a)).unwrap();
     assert_eq!(rig.read(big).to_f32()[7], 1.0);
     assert_eq!(rig.residency(a), Residency::Host);
@@ -135,7 +135,7 @@ fn pinned_tensors_stay_on_the_device() {
     rig.memory(|memory| memory.evict(pinned)).unwrap();
     rig.settle();
     assert_eq!(rig.residency(pinned), Residency::Device);
-    // The pin goes with the component.
+    // Removing the component removes the pin.
     rig.app.world_mut().entity_mut(pinned).remove::<Pinned>();
     rig.memory(|memory| memory.evict(pinned)).unwrap();
     rig.step_until(|app| app.world().get::<Tensor>(pinned).unwrap().residency() == Residency::Host);
@@ -145,7 +145,7 @@ fn pinned_tensors_stay_on_the_device() {
 #[test]
 fn every_bit_survives_the_way_to_the_host_and_back() {
     let mut rig = Rig::new(Backend::Gpu);
-    // NaNs with payloads, infinities, denormals, negative zero; and packed types with padding.
+    // NaNs with payloads, infinities, denormals, negative zero, and packed types with padding.
     let bits: Vec<f32> =
         [0x7fc0_1234u32, 0xff80_0001, 0x7f80_0000, 0x0000_0001, 0x8000_0000].map(f32::from_bits).to_vec();
     let floats = rig.spawn(Tensor::from_slice(&bits, [5]).unwrap());
@@ -215,7 +215,7 @@ fn pressure_is_told_at_the_marks() {
         tensors.push(tensor);
     }
     assert_eq!(*levels.lock().unwrap(), [PressureLevel::High, PressureLevel::Critical]);
-    // After it has fallen it is told again.
+    // It is reported again after usage has fallen.
     rig.app.world_mut().despawn(tensors.pop().unwrap());
     rig.settle();
     let tensor = rig.spawn(Tensor::zeros([100 * 256], DType::F32).unwrap());

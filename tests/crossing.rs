@@ -12,14 +12,14 @@ fn other(backend: Backend) -> Backend {
     }
 }
 
-/// A model with one tensor, on the device of the rig or on its CPU.
+/// A model with one tensor on the given backend.
 fn model(rig: &mut Rig, home: Backend, tensor: Tensor) -> (Entity, Entity) {
     let model = rig.app.world_mut().spawn((TensorModel, ModelBackend(home))).id();
     let tensor = rig.app.world_mut().spawn((tensor, TensorOf(model))).id();
     (model, tensor)
 }
 
-/// The backend that work on a tensor runs on, by what has to move for it.
+/// Changes the backend of a model.
 fn set_home(rig: &mut Rig, model: Entity, home: Backend) {
     rig.app.world_mut().entity_mut(model).insert(ModelBackend(home));
 }
@@ -40,7 +40,7 @@ fn a_value_crosses_to_the_other_backend_and_back_in_one_recording() {
                 let doubled = ops.value(ops.value(x)? * 2.0)?;
                 let there = ops.value(ops.to_backend(doubled, away)? + 1.0)?;
                 let back = ops.to_backend(ops.abs(there)?, home)?;
-                // A value from before the crossing is used after it.
+                // A value from before the move is used after it.
                 Ok((ops.read(there)?, ops.read(back + doubled)?))
             })
             .expect("fits");
@@ -103,7 +103,7 @@ fn a_model_moves_while_work_on_it_goes_on() {
         let mut rig = Rig::new(Backend::Gpu);
         let (model, x) = model(&mut rig, first, Tensor::zeros([1000], DType::F32).expect("fits"));
         let mut receivers = Vec::new();
-        // Each frame adds 1 and reads; every third frame the model moves. No frame waits for anything.
+        // Each frame adds 1 and reads. The model moves in every third frame. No frame waits.
         for frame in 0..30 {
             if frame % 3 == 1 {
                 let home = if (frame / 3) % 2 == 0 { other(first) } else { first };

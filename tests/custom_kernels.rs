@@ -1,4 +1,5 @@
-//! Kernels of the user's: what they take, what they give, and how they join plans. Mistakes are typed errors, and the app goes on.
+//! Custom kernels: their inputs and outputs, and how they become part of plans. Mistakes return typed errors, and the
+//! app keeps running.
 
 mod bad;
 mod elementwise;
@@ -28,7 +29,7 @@ fn double(name: &'static str) -> CustomKernel {
     })
 }
 
-/// Registers a kernel that is as it should be.
+/// Registers a valid kernel.
 #[track_caller]
 fn register(rig: &mut Rig, kernel: CustomKernel) -> TensorKernel {
     rig.app.register_kernel(kernel).expect("a good kernel")
@@ -71,7 +72,7 @@ fn the_length_of_an_array_is_the_tensors_own() {
         let kernel = dot.clone();
         let data = rig.compute(move |ops| ops.custom(&kernel, [a, a], &())).unwrap();
         assert_eq!(data.to_f32(), [sum + 1000.0 * n as f32], "{n} elements");
-        // Values between ops lie in scratch memory, which is bound as exactly.
+        // Intermediate values are in scratch memory, which is bound with the same exact size.
         let kernel = dot.clone();
         let data = rig
             .compute(move |ops| {
@@ -116,7 +117,7 @@ fn a_kernel_is_one_launch_straight_into_the_tensor_it_is_stored_to() {
         let report = report(&rig);
         assert_eq!((report.steps[0].op, report.scratch_bytes), ("double", 0), "{backend}");
         assert!(report.steps[0].site.file().ends_with("custom_kernels.rs"));
-        // In place it cannot be: threads read what others write.
+        // It cannot run in place, because threads read what other threads write.
         rig.record(move |ops| {
             let value = ops.custom(&kernel, [x], &())?;
             ops.store(value, x)
@@ -144,7 +145,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 
 #[derive(Reflect, Clone)]
 struct BothParams {
-    // Not in the order of the WGSL struct: names count.
+    // In a different order than in the WGSL struct: members are matched by name.
     count: u32,
     shift: Vec2,
     scale: f32,
@@ -227,7 +228,7 @@ fn views_are_seen_as_they_are() {
         let kernel = register(&mut rig, double("double"));
         let whole = Tensor::from_slice(&numbers(24), [4, 6]).unwrap();
         let turned = whole.transpose().unwrap();
-        // From an element that no binding may start at.
+        // Starts at an element that is not a valid binding offset.
         let odd = whole.slice(0, 1, 3).unwrap();
         let column = whole.slice(1, 2, 3).unwrap();
         let wide = whole.slice(0, 3, 4).unwrap().broadcast_to([2, 6]).unwrap();
@@ -239,7 +240,7 @@ fn views_are_seen_as_they_are() {
             let data = rig.compute(move |ops| ops.custom(&used, [view], &())).unwrap();
             assert_eq!((data.shape(), data.to_f32()), (&shape, expected), "{backend}");
         }
-        // And stored through one.
+        // Also stored through a view.
         let target = Tensor::zeros([4, 6], DType::F32).unwrap();
         let row = rig.spawn(target.slice(0, 1, 2).unwrap());
         let target = rig.spawn(target);
@@ -411,7 +412,7 @@ fn dispatches_by_elements_by_axes_and_by_rules() {
         let data = rig.compute(move |ops| ops.custom(&kernel, (), &())).unwrap();
         assert_eq!(data.as_slice::<u32>().unwrap(), expected, "{name}");
     }
-    // More workgroups than one dimension holds.
+    // More workgroups than one dimension allows.
     let many = |name, folded: bool| {
         let index = if folded { "thread_index(wid, nwg, 0u, 1u)" } else { "wid.x" };
         let nwg = if folded { ", @builtin(num_workgroups) nwg: vec3<u32>" } else { "" };
@@ -561,7 +562,7 @@ fn calls_that_do_not_fit_are_errors_of_the_call() {
         assert!(both(ops.custom_outputs(&two, [x, long], &both_params(3))).contains("a and b differ"));
         let cast = ops.cast(half, DType::F32).unwrap();
         ops.custom(&one, [cast], &()).unwrap();
-        // A number is a tensor of one element.
+        // A number is a tensor with one element.
         ops.custom(&one, [2.0], &()).unwrap();
     });
     let empty = rig.spawn(Tensor::zeros([0, 3], DType::F32).unwrap());

@@ -1,4 +1,4 @@
-//! Debug mode: a NaN or an infinity is traced to the op that made it and to the line that recorded that.
+//! Debug mode traces a NaN or infinity to the op that produced it and to the line that recorded the op.
 
 use bevy::prelude::*;
 use bevy_tensor_compute::error::RunError;
@@ -7,7 +7,7 @@ use bevy_tensor_compute::prelude::*;
 
 use crate::common::{BACKENDS, Rig};
 
-/// What was found: op, line, NaNs, infinities.
+/// What was reported: op, line, NaNs, infinities.
 fn found(rig: &Rig) -> Vec<(&'static str, u32, u32, u32)> {
     let faults = rig.faults().into_iter().map(|fault| match fault {
         TensorFault::Run(RunError::NonFinite { op, site, nans, infinities, .. }) => {
@@ -41,7 +41,7 @@ fn a_nan_is_traced_to_the_op_that_made_it_and_to_its_line() {
         let line = rig.record(work).unwrap();
         rig.read(out);
         rig.settle();
-        // [1 -2; 3 -4]² is [-5 6; -9 10]: two roots are no numbers, and nothing after them is to blame.
+        // [1 -2; 3 -4]² is [-5 6; -9 10]. Two of the square roots are NaN, and later ops are not reported.
         let found = found(&rig);
         assert_eq!(found.len(), 1, "{backend}: {found:?}");
         let (op, at, nans, infinities) = found[0];
@@ -65,7 +65,7 @@ fn an_infinity_is_traced_and_one_that_came_in_is_not() {
         rig.compute(move |ops| ops.add(endless, 1.0)).unwrap();
         rig.settle();
         assert_eq!(found(&rig), [], "{backend}: it came in");
-        // A view of every second element of halves, so that positions and packing are looked at.
+        // A view of every second f16 element, to test positions and packing.
         let halves = rig.spawn(Tensor::from_slice(&[0.0f32, 1.0, 0.0, 3.0, 4.0, 0.0], [2, 3]).unwrap());
         let line = line!() + 2;
         let receiver = rig

@@ -1,4 +1,4 @@
-//! A device that goes away takes with it only what nobody else has, and says so.
+//! When a device is lost, only content without a copy elsewhere is lost, and the loss is reported.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,11 +17,11 @@ use crate::common::Rig;
 /// Tensors reported lost, with name and bytes.
 type Lost = Arc<Mutex<Vec<(Entity, Option<String>, usize)>>>;
 
-/// How often a new device was asked for.
+/// How often a new device was requested.
 #[derive(Resource, Default)]
 struct Recoveries(usize);
 
-/// An app that gets a new device when it loses one.
+/// An app that creates a new device when it loses one.
 fn recovering(host_copies: HostCopies) -> (Rig, Lost) {
     let mut rig = Rig::with_memory(MemorySettings { host_copies, ..default() });
     rig.app.init_resource::<Recoveries>().insert_resource(RenderErrorHandler(|error, main_world, _| match error.ty {
@@ -49,7 +49,8 @@ fn destroy(rig: &Rig) {
     rig.app.world().resource::<RenderDevice>().wgpu_device().destroy();
 }
 
-/// Destroys the device and steps until there is another: one frame to notice, one to get it, one to begin with it, one to tell.
+/// Destroys the device and updates until there is a new one: one frame to notice, one to request it, one to start using
+/// it, one to report.
 fn lose_device(rig: &mut Rig) {
     let before = rig.app.world().resource::<Recoveries>().0;
     destroy(rig);
@@ -83,7 +84,7 @@ fn tensors_with_a_host_copy_come_back_and_the_others_are_reported() {
     assert_eq!(rig.read(moved).to_f32(), [2.0, 4.0, 6.0]);
     assert_eq!(rig.read(random), numbers);
 
-    // What was lost is an error to read until it is written.
+    // Reading lost content is an error until it is written again.
     let receiver = rig.record(move |ops| ops.read(state)).unwrap();
     let error = rig.wait(&receiver).unwrap_err();
     assert_eq!(error, ReadError::Failed(RunError::Lost { tensor: "\"state\"".to_owned() }));
@@ -101,7 +102,7 @@ fn a_lost_tensor_is_made_good_by_a_kernel_that_writes_all_of_it() {
     assert_eq!(lost.lock().unwrap().len(), 1, "its copy was dropped");
     let part = rig.app.world().get::<Tensor>(x).unwrap().slice(0, 0, 1).unwrap();
     let part = rig.spawn(part);
-    // A part of it is not enough.
+    // Writing a part of it is not enough.
     rig.record(move |ops| ops.store(1.0, part)).unwrap();
     rig.settle();
     assert!(matches!(rig.faults()[..], [TensorFault::Run(RunError::Lost { .. })]), "{:?}", rig.faults());
@@ -116,7 +117,7 @@ fn every_readback_is_answered_whenever_the_device_goes() {
     let x = rig.spawn(Tensor::from_slice(&[3.0f32; 1000], [1000]).unwrap());
     rig.read(x);
     for moment in 0..4 {
-        // Recorded and not submitted; submitted and not answered; between frames; with nothing under way.
+        // Recorded but not submitted, submitted but not answered, between frames, and with nothing in flight.
         let receiver = rig.record(move |ops| ops.read(x)).unwrap();
         match moment {
             0 => {}
@@ -150,7 +151,7 @@ fn a_device_lost_during_uploads_and_spills_loses_nothing_that_had_a_copy() {
     })
     .unwrap();
     rig.app.update();
-    // An upload and a spill are under way, and a kernel writes, as the device goes.
+    // The device is lost during an upload, a spill and a kernel's writes.
     rig.record(move |ops| ops.write(a, &vec![1.0f32; 1 << 16])).unwrap();
     rig.record(move |ops| ops.store(0.5, c)).unwrap();
     rig.memory(|memory| memory.evict(b)).unwrap();
@@ -160,7 +161,7 @@ fn a_device_lost_during_uploads_and_spills_loses_nothing_that_had_a_copy() {
     assert_eq!(rig.read(d).to_f32(), values(3));
     let lost: Vec<Entity> = lost.lock().unwrap().iter().map(|(tensor, ..)| *tensor).collect();
     assert!(lost.contains(&c), "only the device had what the kernel wrote");
-    // The spill was in time or it was not; there is nothing between.
+    // Either the spill finished in time or the content is lost.
     match lost.contains(&b) {
         true => assert_eq!(rig.residency(b), Residency::Lost),
         false => assert_eq!(rig.read(b).to_f32(), values(1)),
@@ -184,7 +185,7 @@ fn without_recovery_work_moves_to_the_cpu_if_allowed() {
     assert_eq!(rig.read(state).to_f32(), [1.0, 2.0, 3.0]);
 
     destroy(&rig);
-    // Recorded while nobody knows yet, and while the renderer stands still: all of it runs, in order.
+    // Recorded before the loss is noticed and while the renderer is paused. All of it runs, in order.
     let receivers: Vec<TensorReceiver> = (0..5)
         .map(|_| {
             let receiver = rig.record(move |ops| {
@@ -199,7 +200,7 @@ fn without_recovery_work_moves_to_the_cpu_if_allowed() {
     for receiver in &receivers {
         match rig.wait(receiver) {
             Ok(data) => assert_eq!(data.to_f32(), [2.0, 3.0, 4.0]),
-            // The device refuses what comes after its end, or never answers what came before.
+            // The device rejects work after its loss, or never answers earlier work.
             Err(error) => {
                 assert!(matches!(error, ReadError::DeviceLost | ReadError::Failed(RunError::Device(_))), "{error}");
             }

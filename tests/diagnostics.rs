@@ -1,4 +1,4 @@
-//! Figures add up, on a live app.
+//! Diagnostics of a running app are consistent.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use bevy_tensor_compute::reports::diagnostic_paths;
 
 use crate::common::{BACKENDS, Rig};
 
-/// Two models that share a tensor, and a tensor of none; all used, so that they are on their backend.
+/// Two models that share a tensor, and a tensor without a model. All are used, so that they are resident on their
+/// backend.
 fn models(rig: &mut Rig) -> ([Entity; 2], Vec<Entity>) {
     let world = rig.app.world_mut();
     let models = ["encoder", "decoder"].map(|name| world.spawn((TensorModel, Name::new(name))).id());
@@ -106,7 +107,7 @@ fn kernel_times_add_up_to_no_more_than_their_frame() {
             let (busy, length) = (frame.busy(), frame.length());
             assert!(busy > Duration::ZERO && busy <= length.mul_f64(1.05), "{backend}: {busy:?} of {length:?}");
         }
-        // Kernels, ops and models are the same launches, added up in three ways.
+        // The totals by kernel, by op and by model count the same launches.
         let kernels: u64 = report.kernels.iter().map(|kernel| kernel.stats.count).sum();
         let ops: u64 = report.ops.iter().map(|op| op.stats.count).sum();
         assert_eq!(kernels, ops, "{backend}");
@@ -133,7 +134,7 @@ fn the_store_has_the_main_figures() {
         };
         rig.step_until(|app| app.world().resource::<DiagnosticsStore>().get(&ms).unwrap().value().is_some());
         let store = rig.app.world().resource::<DiagnosticsStore>();
-        // The CPU backend works beside the frames, so that a frame's launches may be counted in several.
+        // The CPU backend runs asynchronously, so the launches of a frame may be counted in later frames.
         let counted: f64 = store.get(&launches).unwrap().values().sum();
         let all = rig.figures().dispatches + rig.figures().cpu_steps;
         assert!(counted >= 1.0 && counted <= all as f64, "{backend}: {counted} of {all} launches");

@@ -1,4 +1,5 @@
-//! Launches that were joined give what separate ones give, on both backends, and the plan tells what was joined and why the rest was not.
+//! Fused launches give the same results as separate ones on both backends, and the plan reports what was fused and why
+//! the rest was not.
 
 mod cases;
 mod graphs;
@@ -9,13 +10,13 @@ use bevy_tensor_compute::prelude::*;
 
 use crate::common::{BACKENDS, Rig, assert_close};
 
-/// An app that joins launches, or does not.
+/// An app with or without fusion.
 fn rig(backend: Backend, fuse: bool) -> Rig {
     let pipelines = PipelineSettings { synchronous: true, fuse, ..Default::default() };
     Rig::with(backend, TensorComputePlugin { pipelines, ..Default::default() })
 }
 
-/// What became of the last recording.
+/// The plan of the last recording.
 fn report(rig: &Rig) -> PlanReport {
     rig.app.world().resource::<TensorDiagnostics>().last_plan(rig.backend).expect("something ran")
 }
@@ -101,7 +102,7 @@ fn a_tensor_that_is_updated_in_place_by_a_product_ends_up_right() {
             let (x, w) = (rig.spawn(ones()), rig.spawn(ones()));
             for _ in 0..2 {
                 rig.record(move |ops| {
-                    // x += x · w cannot be done in place, x += w · w can.
+                    // x += x · w cannot run in place, x += w · w can.
                     let y = ops.matmul(x, w)?;
                     let y = ops.add(x, y)?;
                     ops.store(y, x)?;

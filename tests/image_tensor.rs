@@ -1,4 +1,5 @@
-//! Images and tensors: the same pixels on both backends, cameras' views among them, and nothing that leaves the device for it.
+//! Images and tensors have the same pixels on both backends, including camera views. On the GPU, pixels never leave the
+//! device.
 
 use bevy::asset::RenderAssetUsages;
 use bevy::camera::RenderTarget;
@@ -11,7 +12,7 @@ use bevy_tensor_compute::prelude::*;
 
 use crate::common::{BACKENDS, Rig, assert_close};
 
-/// A rig with images; on the CPU one without a renderer.
+/// A rig with images. On the CPU it has no renderer.
 fn rig(backend: Backend) -> Rig {
     let mut rig = Rig::new(backend);
     rig.app.init_resource::<Assets<Image>>();
@@ -23,7 +24,7 @@ fn image(width: u32, height: u32, format: TextureFormat, data: Vec<u8>) -> Image
     Image::new(size, TextureDimension::D2, data, format, RenderAssetUsages::default())
 }
 
-/// Bytes that differ everywhere, every value of a byte among them.
+/// Varying bytes that include every value.
 fn noise(count: usize) -> Vec<u8> {
     (0..count).map(|i| (i * 167 + i / 256) as u8).collect()
 }
@@ -32,7 +33,7 @@ fn add(rig: &mut Rig, image: Image) -> Handle<Image> {
     rig.app.world_mut().resource_mut::<Assets<Image>>().add(image)
 }
 
-/// Steps until the entity's tensor holds what is expected, give or take one of 255.
+/// Updates until the tensor has the expected pixels, with a tolerance of 1 in 255.
 fn expect_pixels(rig: &mut Rig, tensor: Entity, expected: &[u8], what: &str) {
     let mut last = Vec::new();
     for _ in 0..40 {
@@ -52,7 +53,7 @@ fn expect_pixels(rig: &mut Rig, tensor: Entity, expected: &[u8], what: &str) {
 #[test]
 fn an_images_pixels_are_its_tensors() {
     for backend in BACKENDS {
-        // A width whose rows are no multiple of anything.
+        // A width with unaligned rows.
         for format in [TextureFormat::Rgba8UnormSrgb, TextureFormat::Rgba8Unorm, TextureFormat::Bgra8UnormSrgb] {
             let mut rig = rig(backend);
             let data = noise(37 * 21 * 4);
@@ -152,7 +153,7 @@ fn views_are_shown_where_their_pixels_lie() {
         let mut rig = rig(backend);
         let bytes = noise(3 * 20 * 30 * 4);
         let pictures = Tensor::from_slice(&bytes, [3, 20, 30, 4]).unwrap();
-        // The second picture of three, and of that a part in its middle.
+        // The second of three pictures, and a region in its middle.
         let second = pictures.slice(0, 1, 2).unwrap().reshape([20, 30, 4]).unwrap();
         let part = second.slice(0, 5, 12).unwrap().slice(1, 3, 16).unwrap();
         let shown = add(&mut rig, image_for_tensor(13, 7));
@@ -162,7 +163,7 @@ fn views_are_shown_where_their_pixels_lie() {
         let seen = rig.app.world_mut().spawn(TensorFromImage { image: shown, live: true }).id();
         expect_pixels(&mut rig, seen, &expected, &format!("a part on the {backend}"));
 
-        // An image into a view: what is around it stays.
+        // An image is copied to a view. The surrounding pixels stay unchanged.
         let source = image(13, 7, TextureFormat::Rgba8Unorm, vec![9; 13 * 7 * 4]);
         let source = add(&mut rig, source);
         let whole = rig.spawn(pictures.clone());
@@ -229,7 +230,7 @@ fn images_that_cannot_be_copied_are_told_once_and_hinder_nobody() {
 fn pixels_become_a_networks_input() {
     for backend in BACKENDS {
         let mut rig = Rig::new(backend);
-        // Two by four, opaque, half and fully transparent.
+        // Two by four pixels: opaque, half transparent and fully transparent.
         let bytes: Vec<u8> =
             (0..8).flat_map(|i| [i * 30, 255 - i * 30, 7 * i, [255, 128, 0][i as usize % 3]]).collect();
         let pixels = rig.spawn(Tensor::from_slice(&bytes, [2, 4, 4]).unwrap());
@@ -252,14 +253,14 @@ fn pixels_become_a_networks_input() {
         }
         assert_close(&actual.to_f32(), &expected, 1e-5, 1e-5, &format!("on the {backend}"));
 
-        // Channels last are the same numbers in another order.
+        // Channels-last has the same numbers in another order.
         let last = ImageSettings { layout: ImageLayout::Nhwc, ..settings };
         let actual = rig.compute(move |ops| ops.image_input(pixels, &last)).unwrap();
         assert_eq!(actual.shape()[..], [1, 2, 2, 3]);
         let turned: Vec<f32> = (0..12).map(|i| expected[i % 3 * 4 + i / 3]).collect();
         assert_close(&actual.to_f32(), &turned, 1e-5, 1e-5, &format!("channels last on the {backend}"));
 
-        // And back, where nothing was transparent.
+        // The reverse, for opaque pixels.
         let bytes: Vec<u8> = noise(6 * 5 * 4).chunks(4).flat_map(|p| [p[0], p[1], p[2], 255]).collect();
         let pixels = rig.spawn(Tensor::from_slice(&bytes, [6, 5, 4]).unwrap());
         let plain = ImageSettings { layout: ImageLayout::Nhwc, crop: ImageCrop::Whole, ..settings };
@@ -275,13 +276,13 @@ fn pixels_become_a_networks_input() {
 fn shrinking_skips_no_pixel() {
     for backend in BACKENDS {
         let mut rig = Rig::new(backend);
-        // Stripes of one pixel: any skipping would make them black or white.
+        // Stripes of one pixel: skipping pixels would make them black or white.
         let bytes: Vec<u8> =
             (0..64 * 64).flat_map(|i| [if i % 2 == 0 { 255 } else { 0 }; 3].into_iter().chain([255])).collect();
         let pixels = rig.spawn(Tensor::from_slice(&bytes, [64, 64, 4]).unwrap());
         let settings = ImageSettings { size: Some([8, 8]), ..default() };
         let actual = rig.compute(move |ops| ops.image_input(pixels, &settings)).unwrap().to_f32();
-        // At the edges the filter has half as many to choose from.
+        // At the edges the filter covers half as many pixels.
         assert_close(&actual, &[0.5; 3 * 64], 0.1, 0.0, &format!("on the {backend}"));
     }
 }
@@ -315,7 +316,7 @@ fn pixels_are_shown_as_an_image() {
                 };
                 rig.step_until(|app| data(app).as_ref() == Some(&bytes));
             }
-            // The image's own data knows nothing of it; its texture does.
+            // The image's CPU data is not updated, only its texture.
             Backend::Gpu => {
                 let tensor = rig.app.world_mut().spawn(TensorFromImage { image: shown, live: true }).id();
                 expect_pixels(&mut rig, tensor, &bytes, "shown and seen");

@@ -1,4 +1,4 @@
-//! The inspector's panels, driven by their accessible labels; and its plugin on a live app.
+//! The panels of the inspector, driven through their accessible labels, and the plugin in a running app.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use egui_kittest::kittest::Queryable;
 
 use crate::common::{BACKENDS, Rig};
 
-/// What a panel works on, and what it asked for.
+/// The state of a panel and the actions it requested.
 struct Bench {
     snapshot: InspectorSnapshot,
     state: InspectorState,
@@ -38,7 +38,7 @@ fn open(panel: InspectorPanel, snapshot: InspectorSnapshot) -> Harness<'static, 
     harness
 }
 
-/// Clicks what has this label, which must be one thing.
+/// Clicks the only element with this label.
 fn click(harness: &mut Harness<Bench>, label: &str) {
     harness.get_by_label(label).click();
     harness.run_steps(3);
@@ -89,7 +89,7 @@ fn with_tensors(tensors: Vec<TensorRow>) -> InspectorSnapshot {
     InspectorSnapshot { revision: 1, models: vec![model], tensors, ..default() }
 }
 
-/// Selects the only tensor of a snapshot, with these values.
+/// A snapshot with a single tensor, selected, with these values.
 fn with_values(data: TensorData) -> InspectorSnapshot {
     let mut row = tensor(7, "subject", data.shape(), data.bytes().len() as u64);
     row.dtype = data.dtype();
@@ -102,7 +102,7 @@ fn with_values(data: TensorData) -> InspectorSnapshot {
 fn ten_thousand_tensors_can_be_searched_sorted_and_selected() {
     let tensors = (0..10_000).map(|i| tensor(i + 1, &format!("layer {i:04}"), &[4], u64::from(10_000 - i)));
     let mut harness = open(InspectorPanel::Tensors, with_tensors(tensors.collect()));
-    // Only what fits the window is laid out.
+    // Only visible rows are laid out.
     let rows = harness.query_all_by_label_contains("layer ").count();
     assert!((10..80).contains(&rows), "{rows} rows");
     assert!(shows(&harness, "layer 0000") && !shows(&harness, "layer 9999"));
@@ -140,7 +140,7 @@ fn a_selected_tensor_can_be_pinned_spilled_and_read() {
     let asked = [InspectorAction::Pin(entity(7)), InspectorAction::Spill(entity(7)), InspectorAction::Read];
     assert_eq!(harness.state().actions, asked);
 
-    // As it is once that has been done.
+    // The state after the action was applied.
     harness.state_mut().snapshot.tensors[0].usage.pinned = true;
     harness.run_steps(2);
     assert!(harness.query_by_label("Pin").is_none());
@@ -195,13 +195,13 @@ fn any_rank_can_be_looked_at() {
         assert!(harness.query_by_label(&format!("Index on axis {axis}")).is_some(), "axis {axis}");
     }
     assert!(shows(&harness, "rows 0 to 2 of 3") && shows(&harness, "columns 0 to 3 of 4"));
-    // Let axis 1 run down.
+    // Show axis 1 as rows.
     harness.get_by_label("Rows axis").click();
     harness.run_steps(3);
     harness.get_by_label("axis 1 (3)").click();
     harness.run_steps(3);
     assert!(harness.query_by_label("Index on axis 4").is_some() && harness.query_by_label("Index on axis 1").is_none());
-    // The second row is one step of axis 1 further: 2 · 2 · 3 · 4.
+    // The second row is one step further along axis 1: 2 · 2 · 3 · 4.
     assert!(harness.query_by_label("48").is_some());
 
     for (data, word) in [
@@ -219,7 +219,7 @@ fn values_that_are_no_numbers_are_counted_and_empty_tensors_say_so() {
     let data = TensorData::new(&[1.0f32, f32::NAN, f32::INFINITY, f32::NAN], [2, 2]).unwrap();
     let mut harness = open(InspectorPanel::Tensors, with_values(data));
     click(&mut harness, "subject");
-    // Two cells, and the name of the count.
+    // Two cells and the label of the count.
     assert_eq!(harness.query_all_by_label("NaN").count(), 3);
     assert!(shows(&harness, "inf"));
 
@@ -247,7 +247,7 @@ fn names_may_be_long_and_strange() {
     long_row.click();
     harness.run_steps(3);
     assert_eq!(harness.state().state.tensors.selected, Some(entity(2)));
-    // Buttons beside a long name stay where one can reach them.
+    // Buttons next to a long name stay reachable.
     assert!(harness.get_by_label("Pin").rect().right() < 980.0);
 }
 
@@ -423,7 +423,7 @@ fn empty_panels_say_what_would_be_there() {
     }
 }
 
-/// A live app with a model of two tensors and the inspector on some panel, without a window.
+/// A running app with a model of two tensors and the inspector, without a window.
 fn live(backend: Backend) -> (Rig, Entity, Entity) {
     let plugin = TensorInspectorPlugin { open: true, window: false, refresh: Duration::ZERO, ..default() };
     let mut rig = Rig::with_plugin(backend, plugin);
@@ -482,7 +482,7 @@ fn a_live_tensor_is_shown_read_changed_pinned_and_saved() {
         rig.app.update();
         assert!(!snapshot(&rig).tensor(weights).unwrap().usage.pinned);
         if backend == Backend::Gpu {
-            // Reading it again and again would bring it back.
+            // Reading it in every frame would make it resident again.
             rig.app.world_mut().resource_mut::<InspectorState>().tensors.selected = None;
             rig.app.update();
             act(&mut rig, InspectorAction::Spill(weights));
@@ -509,7 +509,7 @@ fn a_live_tensor_is_shown_read_changed_pinned_and_saved() {
         let png = std::fs::read(folder.join("w.png")).unwrap();
         assert_eq!(png[..8], *b"\x89PNG\r\n\x1a\n");
 
-        // What cannot be done is said, and nothing breaks.
+        // Failed actions are reported, and nothing breaks.
         rig.app.world_mut().despawn(weights);
         act(&mut rig, InspectorAction::Write { tensor: weights, index: vec![0, 0], value: 1.0 });
         act(&mut rig, InspectorAction::Pin(weights));
@@ -535,7 +535,7 @@ fn closed_it_looks_at_nothing_and_leaves_timings_as_they_were() {
     }
     assert_eq!(snapshot(&rig).revision, before, "no system of it has run");
 
-    // An app that measures by itself goes on doing so.
+    // An app that enabled timings itself keeps them enabled.
     diagnostics.set_timings(true);
     rig.app.world_mut().resource_mut::<TensorInspector>().open = true;
     rig.app.update();

@@ -1,4 +1,4 @@
-//! Who owns what, and when it goes: sharing, views, despawning, checked against the device's own counters.
+//! Ownership and freeing of memory: sharing, views and despawning, checked against the counters of the device.
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
@@ -28,7 +28,7 @@ fn share(rig: &mut Rig, from: Entity, name: &'static str, to: Entity) -> Result<
 
 const BYTES: usize = 1 << 20;
 
-/// What Bevy's own buffers and our plans' small ones may come and go by.
+/// Tolerance for Bevy's own buffers and the small buffers of plans.
 const NOISE: usize = 64 << 10;
 
 fn megabyte() -> Tensor {
@@ -54,7 +54,7 @@ fn sharing_and_views_add_no_bytes_and_see_each_others_writes() {
     assert_eq!((seen[0], seen[1], seen[2], seen[3]), (3.0, 5.0, 5.0, 3.0));
     rig.settle();
     assert_eq!(rig.figures().device_bytes, ours);
-    // The read needed a staging buffer of the same size; apart from plans' own small buffers nothing came.
+    // The read needed a staging buffer of the same size. Apart from small buffers of plans, nothing else was allocated.
     let grown = rig.device_bytes() - bytes;
     assert!(grown.unsigned_abs() < NOISE, "{grown} bytes more on the device");
 }
@@ -80,7 +80,7 @@ fn a_shared_storage_lives_until_its_last_owner_is_gone() {
     let (full, total) = (rig.device_bytes(), rig.figures().total_device_bytes);
     rig.app.world_mut().despawn(second);
     rig.settle();
-    // The buffer waits in the pool for the next tensor.
+    // The buffer stays in the pool for the next tensor.
     assert_eq!((rig.figures().device_bytes, rig.figures().total_device_bytes), (0, total));
     assert!(rig.figures().pool_idle_bytes >= BYTES as u64);
     let staging = rig.figures().staging_bytes;
@@ -124,7 +124,7 @@ fn despawning_with_work_and_readback_in_flight_neither_panics_nor_leaks() {
                 })
                 .unwrap();
             rig.app.world_mut().despawn(owner);
-            // The work was recorded, so it runs and the receiver gets its values all the same.
+            // The work was recorded, so it still runs and the receiver gets its values.
             assert_eq!(rig.wait(&receiver).unwrap().to_f32()[0], 6.0);
         }
         rig.step_until(|app| app.world().resource::<crate::common::Faults>().0.len() >= 20);
@@ -152,7 +152,7 @@ fn a_name_is_unique_in_its_model() {
     let duplicate = NameError::Duplicate { model: a, name: "weights".to_owned(), count: 2 };
     assert_eq!(error, ShareError::NotFound(duplicate));
 
-    // With the first gone the second has the name to itself.
+    // When the first is gone, the name of the second is unique again.
     rig.app.world_mut().despawn(first);
     rig.record(move |ops| ops.read(second).map(drop)).unwrap();
 }

@@ -1,4 +1,5 @@
-//! Weights that arrive over several frames: bounded, in order of priority, equal to the file, and never half trusted.
+//! Loading weights over several frames: bounded per frame, ordered by priority, identical to the file, and never used
+//! when incomplete.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +9,7 @@ use bevy_tensor_compute::prelude::*;
 
 use crate::common::{BACKENDS, Faults, Rig, assert_close};
 
-/// What happened to models, in order: progress in bytes, and at the end how it went.
+/// Events of models, in order: progress in bytes, then the result.
 #[derive(Clone, Debug, PartialEq)]
 enum Event {
     Progress(Entity, u64, u64),
@@ -36,7 +37,7 @@ impl Events {
         self.0.lock().unwrap().clone()
     }
 
-    /// Steps until so many models are ready.
+    /// Updates until this many models are ready.
     fn wait(&self, rig: &mut Rig, count: usize) {
         let ready = |event: &Event| matches!(event, Event::Ready(..));
         rig.step_until(|_| self.all().iter().filter(|event| ready(event)).count() == count);
@@ -63,7 +64,7 @@ fn rig(backend: Backend) -> (Rig, Events) {
     (rig, events)
 }
 
-/// Numbers that tell every row and column.
+/// Numbers that differ by row and column.
 fn ramp(count: usize) -> Vec<f32> {
     (0..count).map(|i| (i % 1013) as f32 / 64.0 - 7.0).collect()
 }
@@ -85,7 +86,7 @@ fn weights_arrive_within_the_frames_budget_and_as_they_were() {
     for backend in BACKENDS {
         let (mut rig, events) = rig(backend);
         rig.app.insert_resource(UploadSettings { bytes_per_frame: BUDGET as usize });
-        // Larger than a frame's budget, of every kind that is cut differently; and many that fit.
+        // Tensors larger than the budget of a frame, one for each way of splitting, and many that fit.
         let mut tensors = vec![
             ("floats".to_owned(), TensorData::new(&ramp(301 * 100), [301, 100]).unwrap()),
             ("bytes".to_owned(), TensorData::new(&[7u8; 1027 * 77], [1027, 77]).unwrap()),
@@ -102,7 +103,7 @@ fn weights_arrive_within_the_frames_budget_and_as_they_were() {
             match event {
                 Event::Progress(entity, done, all) => {
                     assert_eq!((entity, all), (model, total));
-                    // The CPU takes tensors whole, since it copies nothing.
+                    // The CPU loads whole tensors, because it does not copy them.
                     assert!(backend == Backend::Cpu || done - before <= BUDGET, "{} bytes in a frame", done - before);
                     before = done;
                 }
@@ -149,7 +150,7 @@ fn urgent_models_come_first_and_equals_take_turns() {
         let all = events.all();
         let at = |model| all.iter().position(done(model)).unwrap();
         assert!(at(a) < at(late) && at(b) < at(late), "{all:?}");
-        // When the first of the two equals was half there, so was the other.
+        // When the first of two equal priorities was half loaded, so was the other.
         let half =
             |event: &&Event| matches!(event, Event::Progress(model, done, total) if *model == b && done * 2 == *total);
         assert!(all[..at(a)].iter().any(|event| half(&event)), "{all:?}");
@@ -168,7 +169,7 @@ fn files_that_cannot_be_used_are_named_and_change_nothing() {
     let good = std::fs::read(path("good")).unwrap();
     std::fs::write(path("short"), &good[..good.len() - 1]).unwrap();
     std::fs::write(path("noise"), [0xffu8; 64]).unwrap();
-    // Blocks of a type that nobody knows.
+    // Blocks of an unknown type.
     let text = String::from_utf8_lossy(&good).into_owned();
     assert!(text.contains("q8_0"));
     let strange: Vec<u8> =

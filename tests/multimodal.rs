@@ -1,4 +1,4 @@
-//! Three models that see each other's tensors, and the similarity example from its command line to its answers.
+//! Three models that share tensors, and the similarity example from command line to results.
 
 #[path = "../examples/multimodal_similarity/options.rs"]
 #[expect(dead_code, reason = "the example uses all of it")]
@@ -16,7 +16,7 @@ use crate::encoders::engine::library::{Library, read_pixels};
 use crate::encoders::engine::models::{ModelsFailed, ModelsPlugin, Workspace, storage_bytes};
 use crate::encoders::engine::search::{PictureRanked, PictureSearch, SearchPlugin, TextRanked, TextSearch, best};
 
-/// Bytes of everything there is, each storage once.
+/// Bytes of all tensors, each storage counted once.
 fn bytes(rig: &mut Rig) -> u64 {
     let mut tensors = rig.app.world_mut().query::<&Tensor>();
     storage_bytes(tensors.iter(rig.app.world()))
@@ -37,7 +37,7 @@ fn three_models_share_4144128_bytes_and_no_more() {
         let from_vision = own("vision projection", random([768, 512], 4), matcher);
         assert_eq!(bytes(&mut rig), 4_144_128);
 
-        // The matcher sees all of both, and the first row of each, by itself.
+        // The matcher shares both tensors, and has a view of the first row of each.
         let share = move |mut models: TensorModels| {
             let shared = [models.share(text, "words", matcher), models.share(vision, "patches", matcher)];
             let first = |tensor: &Tensor| tensor.slice(0, 0, 1);
@@ -57,7 +57,7 @@ fn three_models_share_4144128_bytes_and_no_more() {
         });
         assert_eq!(bytes(&mut rig), 4_144_128, "nor does the work");
 
-        // What it must be, in double precision.
+        // The expected result, in double precision.
         let [words, patches, from_text, from_vision] =
             [words, patches, from_text, from_vision].map(|tensor| rig.read(tensor).to_f32());
         let project = |row: &[f32], matrix: &[f32]| -> Vec<f64> {
@@ -68,7 +68,7 @@ fn three_models_share_4144128_bytes_and_no_more() {
         let expected = dot(&a, &b) / (dot(&a, &a) * dot(&b, &b)).sqrt();
         assert_close(&cosine.unwrap().to_f32(), &[expected as f32], 1e-5, 1e-4, &format!("on the {backend}"));
 
-        // A write through the share shows in the view.
+        // A write through the share is visible in the view.
         rig.record(move |ops| {
             let ones = ops.full([197, 768], 1.0, DType::F32)?;
             ops.store(ones, shared[1])
@@ -78,7 +78,7 @@ fn three_models_share_4144128_bytes_and_no_more() {
     }
 }
 
-/// The example's models in an app without a renderer, with the assets of `folder`.
+/// The models of the example in an app without a renderer, with the assets in `folder`.
 fn example(folder: &Path) -> Rig {
     let mut app = App::new();
     let assets = AssetPlugin { file_path: folder.display().to_string(), ..default() };
@@ -96,7 +96,7 @@ fn assets() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets")
 }
 
-/// Steps until a message of this kind comes.
+/// Updates until a message of this type arrives.
 fn next<M: Message + Clone>(rig: &mut Rig) -> M {
     let mut found = None;
     rig.step_until(|app| {
@@ -157,7 +157,7 @@ fn missing_and_broken_assets_are_named() {
     ] {
         fs::copy(assets().join(file), folder.join(file)).unwrap();
     }
-    // A download that broke off.
+    // An incomplete download.
     let whole = fs::read(assets().join("models/minilm.safetensors")).unwrap();
     fs::write(folder.join("models/minilm.safetensors"), &whole[..whole.len() / 2]).unwrap();
     let mut rig = example(&folder);

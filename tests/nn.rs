@@ -1,4 +1,4 @@
-//! Layers against what they are made to be, written out; whole networks of them are in `encoders`.
+//! Compares layers with their definitions. Whole networks are tested in `encoders`.
 
 use bevy::prelude::*;
 use bevy_tensor_compute::nn::{Activation, BatchNorm, EncoderBlock, LayerNorm, Linear, SelfAttention, mean_rows};
@@ -126,7 +126,7 @@ fn an_encoder_block_is_attention_and_two_layers_each_normalised() {
         };
         let x = numbers(LENGTH * WIDTH, 60);
         let input = rig.spawn(Tensor::from_slice(&x, [1, LENGTH, WIDTH]).unwrap());
-        // The last row is padding: nobody looks at it.
+        // The last row is padding and is not compared.
         let settings = AttentionSettings { valid_keys: Some(LENGTH - 1), ..default() };
         let actual = rig.compute(move |ops| block.apply(ops, input, settings)).unwrap().to_f32();
 

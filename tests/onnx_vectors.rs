@@ -1,4 +1,5 @@
-//! Runs every case of `tests/vectors/onnx` through the public ops, on both backends: one test per operator, and a table at the end.
+//! Runs every case of `tests/vectors/onnx` through the public ops, on both backends: one test per operator, and a table
+//! at the end.
 
 #[expect(dead_code, reason = "the rig serves every test binary")]
 mod common;
@@ -11,7 +12,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use onnx::case::{self, Case};
 use onnx::run::{self, Outcome};
 
-/// What became of the cases of one operator.
+/// The results of one operator.
 #[derive(Default)]
 struct Row {
     op: String,
@@ -24,7 +25,7 @@ static ROWS: Mutex<Vec<Row>> = Mutex::new(Vec::new());
 
 fn main() {
     let mut args = Arguments::from_args();
-    // An app lives on the thread that made it, and all tests share one per backend.
+    // An app must stay on the thread that created it, and all tests share one app per backend.
     args.test_threads = Some(1);
     let files = case::load_all().expect("the vectors can be read");
     let tests =

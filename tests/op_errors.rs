@@ -1,4 +1,4 @@
-//! Every mistake is a typed error of the very call, which names the op and the operands; and the app goes on.
+//! Every invalid call returns a typed error that names the op and the operands, and the app keeps running.
 
 mod every_op;
 mod run;
@@ -11,26 +11,26 @@ use bevy_tensor_compute::prelude::*;
 use crate::common::{BACKENDS, Rig};
 use every_op::{EFFECTS, OPS, Row};
 
-/// A tensor with a name for messages.
+/// A named tensor.
 fn named(rig: &mut Rig, name: impl Into<String>, shape: &[usize], dtype: DType) -> Entity {
     let tensor = Tensor::zeros(shape, dtype).expect("small");
     rig.app.world_mut().spawn((Name::new(name.into()), tensor)).id()
 }
 
-/// Operands that fit a row.
+/// Valid operands for a row.
 fn good(rig: &mut Rig, row: &Row) -> Vec<TensorOperand<'static>> {
     let operands = row.operands.iter().enumerate();
     operands.map(|(i, (takes, shape))| named(rig, format!("operand {i}"), shape, takes.good()).into()).collect()
 }
 
-/// Fails unless a simple op still gives its result.
+/// Fails unless a simple op still works.
 #[track_caller]
 fn goes_on(rig: &mut Rig) {
     let x = rig.spawn(Tensor::from_slice(&[1.0f32, 2.0], [2]).expect("two"));
     assert_eq!(rig.compute(move |ops| ops.add(x, 1.0)).expect("it fits").to_f32(), [2.0, 3.0]);
 }
 
-/// Names in the first column of the tables of the page of ops.
+/// Names in the first column of the tables in `docs/ops.md`.
 fn documented() -> Vec<String> {
     let page = include_str!("../docs/ops.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
@@ -92,7 +92,7 @@ fn every_op_refuses_a_value_of_another_recording() {
             for at in 0..operands.len() {
                 let mut operands: Vec<TensorOperand<'_>> = operands.clone();
                 let TensorOperand::Tensor(entity) = operands[at] else { continue };
-                // Only two recordings of one system can meet; the compiler forbids the rest.
+                // Values can only be mixed between two recordings of one system. The compiler prevents all other cases.
                 let world = rig.app.world_mut();
                 let mut state = SystemState::<(TensorCommands, TensorCommands)>::new(world);
                 let (ops, other) = state.get_mut(world).expect("the plugin is there");
@@ -155,7 +155,7 @@ fn every_op_names_an_operand_of_the_wrong_type() {
     }
 }
 
-/// Ops, and their operands by number, that read quantised tensors.
+/// Ops that read quantised tensors, with the index of the operand.
 const READ_BLOCKS: [(&str, usize); 13] = [
     ("value", 0),
     ("to_backend", 0),

@@ -1,4 +1,5 @@
-//! What must hold whatever the numbers are: of rotary positions, attention, convolution, and of running the same work twice.
+//! Properties that hold for all inputs: of rotary embeddings, attention and convolution, and of running the same work
+//! twice.
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
@@ -78,7 +79,7 @@ fn rotary_positions_of_a_part_are_those_of_the_whole() {
     }
 }
 
-/// Keys and values that no query may see, in all ways that hide them.
+/// Settings that hide keys and values, in every supported way.
 fn hidden(name: &str) -> AttentionSettings<'static> {
     match name {
         "causal" => AttentionSettings { causal: true, ..default() },
@@ -89,7 +90,7 @@ fn hidden(name: &str) -> AttentionSettings<'static> {
 
 #[test]
 fn hidden_keys_change_no_bit() {
-    // Queries before key 65 see nothing from 65 on.
+    // Queries before key 65 see no key from 65 on.
     let (s, t, seen, d) = (65, 100, 65, 16);
     for backend in BACKENDS {
         let mut rig = Rig::new(backend);
@@ -134,7 +135,7 @@ fn one_key_returns_its_value() {
     }
 }
 
-/// Attention of plain ops.
+/// Attention composed of basic ops.
 fn composed<'a>(ops: &'a TensorCommands, [q, k, v]: [Entity; 3], causal: bool) -> OpResult<TensorValue<'a>> {
     let (of_q, of_k) = (ops.shape(q)?, ops.shape(k)?);
     let (h, s, d, g, t) = (of_q[1], of_q[2], of_q[3], of_k[1], of_k[2]);
@@ -194,14 +195,14 @@ fn a_growing_cache_gives_what_the_whole_gives() {
     for backend in BACKENDS {
         let mut rig = Rig::new(backend);
         let [q, k, v] = [(h, 1), (g, 2), (g, 3)].map(|(heads, seed)| random(&mut rig, &[1, heads, length, d], seed));
-        // What has not been written must not count, whatever it is.
+        // Unwritten content must not matter, whatever it is.
         let [keys, values] = [1e9, f64::from(f32::NAN)]
             .map(|old| rig.spawn(Tensor::full([1, g, room, d], old, DType::F32).expect("small")));
         let whole = rig
             .compute(move |ops| ops.attention(q, k, v, AttentionSettings { causal: true, ..default() }))
             .expect("it fits");
         let whole = Array::from_data(&whole);
-        // A prompt of seven, then one by one.
+        // A prompt of seven tokens, then one at a time.
         let mut position = 0;
         for count in std::iter::once(7).chain(std::iter::repeat_n(1, length - 7)) {
             let (from, to) = (position as isize, (position + count) as isize);
@@ -251,7 +252,7 @@ fn convolutions_are_what_a_loop_gives() {
     }
 }
 
-/// Work of every kernel whose order of summation could vary.
+/// Work with every kernel whose summation order could vary.
 fn mixture(ops: &TensorCommands, x: Entity) -> Result<Vec<TensorReceiver>, OpError> {
     let square = ops.matmul_nt(x, x)?;
     let rows = ops.softmax(square, -1)?;

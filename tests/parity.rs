@@ -1,4 +1,5 @@
-//! Every op gives the same on both backends, at awkward sizes, through every kind of view; and what a few lines of Rust expect.
+//! Every op gives the same result on both backends, at awkward sizes and through every kind of view, and matches simple
+//! reference code.
 
 pub mod host;
 pub mod random;
@@ -14,5 +15,5 @@ mod rows;
 mod shapes;
 mod windows;
 
-/// Around the sizes of workgroups, and beyond them.
+/// Sizes around workgroup sizes, and larger.
 pub const SIZES: [usize; 8] = [1, 2, 7, 63, 64, 65, 257, 1757];

@@ -1,4 +1,4 @@
-//! Tensors on disk: they come back as they were, a save is whole or not at all, and a file is never trusted.
+//! Tensors on disk: they are restored exactly, saves are atomic, and files are never trusted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use bevy_tensor_compute::prelude::*;
 
 use crate::common::{BACKENDS, Rig};
 
-/// A folder of its own for a test, gone with it.
+/// A temporary folder for one test. Removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -55,7 +55,7 @@ impl Done {
         done
     }
 
-    /// Steps until there is an answer.
+    /// Updates until there is a result.
     fn next(&self, rig: &mut Rig) -> Result<usize, FormatError> {
         rig.step_until(|_| !self.0.lock().unwrap().is_empty());
         self.0.lock().unwrap().remove(0)
@@ -98,7 +98,7 @@ fn a_model_comes_back_as_it_was_saved() {
         own(&mut rig, "mask", Tensor::from_slice(&[Truth::TRUE, Truth::FALSE], [2]).unwrap());
         own(&mut rig, "halves", Tensor::full([5], 0.1, DType::F16).unwrap());
         let step = own(&mut rig, "step", Tensor::zeros([], DType::I32).unwrap());
-        // Saved with what is recorded before.
+        // The save includes what was recorded before it.
         rig.record(move |ops| ops.write(step, &[41i32])).unwrap();
         save(&mut rig, model, path.clone()).unwrap();
         assert_eq!(done.next(&mut rig), Ok(6));
@@ -114,7 +114,7 @@ fn a_model_comes_back_as_it_was_saved() {
             assert_eq!(before.bytes(), after.bytes(), "{backend} {name}");
         }
 
-        // Some of it, into tensors that are there already.
+        // Loads a part of it into existing tensors.
         rig.record(move |ops| {
             ops.store(0.0, weights)?;
             ops.store(7.0, step)
@@ -147,7 +147,7 @@ fn numpy_file() -> PathBuf {
 
 #[test]
 fn files_made_by_other_tools_load() {
-    // Made by Python's safetensors; its metadata says by which version.
+    // Written by Python's safetensors. Its metadata names the version.
     let mut file = SafetensorsFile::open(numpy_file()).unwrap();
     assert!(file.metadata("made_by").unwrap().starts_with("safetensors "));
     assert_eq!(file.names().len(), 15);
@@ -162,7 +162,7 @@ fn files_made_by_other_tools_load() {
     assert_eq!(file.read("bool").unwrap().to_bools().unwrap(), [true, false, true]);
     assert_eq!(file.read("scalar").unwrap().item::<f32>().unwrap(), 7.0);
     assert_eq!(file.read("empty").unwrap().shape().to_vec(), [0, 3]);
-    // Types without a counterpart, where nothing is lost.
+    // Types without a counterpart, converted without loss.
     assert_eq!(file.read("i16").unwrap().as_slice::<i32>().unwrap(), [-32768, 5]);
     assert_eq!(file.read("u16").unwrap().as_slice::<i32>().unwrap(), [65535, 7]);
     assert_eq!(file.read("i64").unwrap().as_slice::<i32>().unwrap(), [i32::MIN, i32::MAX]);
@@ -182,7 +182,7 @@ fn what_is_saved_is_what_the_formats_own_reader_finds() {
     let tensors: Vec<(String, TensorData)> = names.map(|name| (name.to_owned(), file.read(name).unwrap())).to_vec();
     save_safetensors(&path, &tensors).unwrap();
     if let Some(copy) = std::env::var_os("TENSOR_SAFETENSORS_COPY") {
-        // For `scripts/check_safetensors.py`, which compares it by Python's reader.
+        // For `scripts/check_safetensors.py`, which checks it with Python's reader.
         fs::copy(&path, copy).unwrap();
     }
     let (theirs, ours) = (fs::read(numpy_file()).unwrap(), fs::read(&path).unwrap());
@@ -194,7 +194,7 @@ fn what_is_saved_is_what_the_formats_own_reader_finds() {
     }
 }
 
-/// A file of a header's text and some bytes, opened and read whole.
+/// Writes a file from header text and some bytes, then opens and reads all of it.
 fn try_file(path: &Path, header: &str, length: Option<u64>, data: &[u8]) -> Result<usize, FormatError> {
     let length = length.unwrap_or(header.len() as u64);
     let bytes = [&length.to_le_bytes(), header.as_bytes(), data].concat();
@@ -260,7 +260,7 @@ fn hostile_files_are_errors() {
     ));
 }
 
-/// What `cargo fuzz` starts from, and all that it ever found.
+/// The seeds of `cargo fuzz` and everything it has found.
 #[test]
 fn the_corpus_of_the_fuzzer_does_no_harm() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/safetensors");
@@ -270,7 +270,8 @@ fn the_corpus_of_the_fuzzer_does_no_harm() {
     assert!(good >= 4 && results.len() - good >= 7, "{good} of {}", results.len());
 }
 
-/// Truncations, flipped bits, and bytes replaced, inserted and removed at random: nothing may panic, and what is read must have been in the file.
+/// Random truncations, flipped bits, and replaced, inserted and removed bytes. Nothing may panic, and everything read
+/// must be in the file.
 #[test]
 fn no_corruption_of_a_file_does_harm() {
     let folder = Folder::new();
@@ -317,11 +318,11 @@ fn a_save_that_fails_leaves_the_old_file_alone() {
     let data = |value: f32| vec![("x".to_owned(), TensorData::new(&[value; 100], [100]).unwrap())];
     save_safetensors(&path, &data(1.0)).unwrap();
     let before = fs::read(&path).unwrap();
-    // A folder that cannot be written to, in the place of the temporary file's folder.
+    // The folder of the temporary file does not exist.
     let missing = folder.file("missing/x.safetensors");
     assert!(save_safetensors(&missing, &data(2.0)).is_err());
     assert_eq!(fs::read(&path).unwrap(), before);
-    // The target is a folder: it cannot be replaced.
+    // The target is a folder, which cannot be replaced.
     let target = folder.file("folder");
     fs::create_dir(&target).unwrap();
     fs::write(target.join("inside"), "x").unwrap();
@@ -333,7 +334,7 @@ fn a_save_that_fails_leaves_the_old_file_alone() {
     assert_eq!(SafetensorsFile::open(&path).unwrap().read("x").unwrap().to_f32()[0], 3.0);
 }
 
-/// What the killed process does: saves over and over until it is killed.
+/// The process that is killed: it saves repeatedly.
 #[test]
 #[ignore = "run by saving_killed_at_random_points_never_leaves_a_broken_file"]
 fn save_until_killed() {
@@ -358,7 +359,7 @@ fn saving_killed_at_random_points_never_leaves_a_broken_file() {
             .stderr(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        // Not a wait for something to happen: the moment of the kill is what varies.
+        // This does not wait for an event. It varies the time of the kill.
         std::thread::sleep(core::time::Duration::from_micros(20_000 + round * 7_919));
         child.kill().unwrap();
         child.wait().unwrap();

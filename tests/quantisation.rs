@@ -1,4 +1,4 @@
-//! Numbers in few bits: the blocks of GGUF and plain bytes with scales, on the host and on both backends.
+//! Quantised types: the blocks of GGUF, and bytes with scales, on the host and on both backends.
 
 mod blocks;
 mod bytes;
@@ -10,7 +10,7 @@ use bevy_tensor_compute::prelude::*;
 
 use crate::common::Rig;
 
-/// Numbers between -1 and 1 that look random and are the same in every run.
+/// Deterministic pseudo-random numbers between -1 and 1.
 fn noise(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b1) | 1;
     (0..count)
@@ -31,7 +31,7 @@ fn floats(rig: &mut Rig, shape: &[usize], values: &[f32]) -> Entity {
     rig.spawn(Tensor::from_slice(values, shape).expect("it fits"))
 }
 
-/// The root of the squared differences over the root of the squares.
+/// The norm of the differences divided by the norm of the expected values.
 fn relative_error(actual: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(actual.len(), expected.len());
     let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();

@@ -1,4 +1,4 @@
-//! Every request is answered exactly once, with the values of its place in the order.
+//! Every request is answered exactly once, with the values at its position in the order of work.
 
 use std::sync::{Arc, Mutex};
 
@@ -32,7 +32,7 @@ fn a_read_sees_the_values_of_its_place_in_the_order() {
     }
 }
 
-/// Who saw an event, of which tensor, with which value.
+/// Who observed an event, of which tensor, with which value.
 type Seen = Arc<Mutex<Vec<(&'static str, Entity, f32)>>>;
 
 #[test]
@@ -84,7 +84,7 @@ fn a_global_observer_sees_each_answer_once() {
 
 #[test]
 fn large_answers_come_in_the_order_they_were_asked_for() {
-    // More than a frame copies by itself on the GPU backend.
+    // More than the GPU backend copies per frame on its own.
     const COUNT: usize = 1 << 20;
     for backend in BACKENDS {
         let mut rig = Rig::new(backend);
@@ -105,7 +105,7 @@ fn large_answers_come_in_the_order_they_were_asked_for() {
             })
             .unwrap()
         });
-        // Nobody waits for these, which must not hold up the others.
+        // These are cancelled, which must not delay the others.
         cancelled.for_each(drop);
         rig.step_until(|_| seen.lock().unwrap().len() >= 8);
         let order: Vec<f32> = seen.lock().unwrap().iter().map(|(_, _, value)| *value).collect();
@@ -123,7 +123,7 @@ fn values_arrive_within_two_updates_once_the_device_is_done() {
     let receiver = rig.record(move |ops| ops.read(x)).unwrap();
     rig.app.update();
     assert_eq!(rig.figures().submits, submits + 1, "recorded work is submitted with the next update");
-    // Steps until the device is done, and two more.
+    // Updates until the device is done, then two more times.
     rig.settle();
     assert!(receiver.try_recv().is_some());
 }
@@ -157,7 +157,7 @@ fn work_waits_for_its_pipelines_in_order_and_none_is_lost() {
     let pipelines = PipelineSettings { synchronous: false, ..default() };
     let mut rig = Rig::with(Backend::Gpu, TensorComputePlugin { pipelines, ..default() });
     let x = rig.spawn(Tensor::full([3], 1.0, DType::F32).unwrap());
-    // Each frame adds to what the last one stored, with a kernel not seen before, so a frame lost or out of order shows.
+    // Each frame adds to the result of the previous one with a new kernel, so a lost or reordered frame is detected.
     let mut receivers = Vec::new();
     for frame in 0..6 {
         let receiver = rig.record(move |ops| {

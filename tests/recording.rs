@@ -1,4 +1,4 @@
-//! Recording: calls nest, entities are values without an op, questions about shapes record nothing.
+//! Recording: calls can be nested, entities are values without an op, and shape queries record nothing.
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
@@ -114,7 +114,7 @@ fn the_shape_of_an_expression_has_the_errors_of_its_recording() {
         rig.with_ops(|ops| {
             let value = ops.value(x).expect("a tensor");
             for right in [y, bytes, missing] {
-                // The same text, but for the name of the op.
+                // The same message, except for the name of the op.
                 let asked = ops.shape(value + right).expect_err("does not fit").to_string();
                 let recorded = ops.relu(value + right).expect_err("does not fit").to_string();
                 assert_eq!(asked.trim_start_matches("shape"), recorded.trim_start_matches("relu"));

@@ -1,4 +1,4 @@
-//! Reports: what the monitor saw, as JSON, as a page that a real browser opens, and as a trace.
+//! Reports of the monitor as JSON, as a page that a real browser opens, and as a trace.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::common::{BACKENDS, Rig};
 
-/// A report of a few frames of a model with a name that HTML would trip over.
+/// A report of a few frames of a model whose name must be escaped in HTML.
 fn watched(backend: Backend) -> TensorReport {
     let mut rig = Rig::new(backend);
     let world = rig.app.world_mut();
@@ -81,7 +81,7 @@ fn a_trace_is_in_the_trace_event_format() {
     assert_eq!(launches.len(), 48);
     let mut last = 0.0;
     for event in launches {
-        // What the format asks of a complete event.
+        // Required fields of a complete event.
         assert!(event["name"].is_string() && event["pid"].is_u64() && event["tid"].is_u64(), "{event}");
         let (ts, dur) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
         assert!(ts >= last && dur >= 0.0, "in order: {event}");
@@ -94,7 +94,7 @@ fn a_trace_is_in_the_trace_event_format() {
     assert!(counters.iter().all(|event| event["args"]["bytes"].is_u64()));
 }
 
-/// The browser, if there is one. With `TENSOR_CHROMIUM=required` there must be.
+/// The browser, if one is installed. With `TENSOR_CHROMIUM=required`, a missing browser is a failure.
 fn chromium() -> Option<PathBuf> {
     let found = ["chromium", "chromium-browser", "google-chrome"].into_iter().find_map(|name| {
         let folders = std::env::var_os("PATH")?;
@@ -109,7 +109,7 @@ fn chromium() -> Option<PathBuf> {
     found
 }
 
-/// The page as a browser has it after its script has run, without any network.
+/// The page in a browser after its script has run, without network access.
 fn open_in(chromium: &Path, page: &Path, folder: &Path) -> String {
     let output = Command::new(chromium)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-extensions"])

@@ -1,4 +1,4 @@
-//! Where contents are, what moves them, and that each byte is counted once.
+//! Where content is, what moves it, and that each byte is counted once.
 
 use core::time::Duration;
 use std::collections::HashSet;
@@ -30,7 +30,7 @@ fn host_copies_stay_or_go_as_set() {
         rig.compute(move |ops| ops.add(x, y)).unwrap();
         assert_eq!(rig.residency(x), after);
         assert_eq!(rig.figures().host_copy_bytes, if after == Residency::Both { 24 } else { 0 });
-        // Host data written as a whole is known on both sides; a kernel's result is not.
+        // Host data that is written as a whole is known on both sides. The result of a kernel is not.
         rig.record(move |ops| ops.write(x, &[4.0f32, 5.0, 6.0])).unwrap();
         rig.app.update();
         assert_eq!(rig.residency(x), after);
@@ -63,7 +63,7 @@ fn synchronizing_moves_only_what_is_stale() {
     rig.step_until(is(x, Residency::Both));
     assert_eq!(moved(&rig), (1024, 1024));
 
-    // With a copy on the host it leaves without another, and comes back.
+    // With a host copy it is evicted without another copy, and restored later.
     rig.memory(|memory| memory.evict(x)).unwrap();
     rig.step_until(is(x, Residency::Host));
     assert_eq!(moved(&rig), (1024, 1024));
@@ -78,7 +78,7 @@ fn contents_made_on_the_device_leave_and_are_made_again() {
     let mut rig = Rig::new(Backend::Gpu);
     let random = rig.spawn(Tensor::random_normal([1000], 0.0, 1.0, 7, DType::F32).unwrap());
     let zeros = rig.spawn(Tensor::zeros([1000], DType::F32).unwrap());
-    // Something else in the buffer that the zeros will get.
+    // Puts other content in the buffer that the zeros will get.
     let other = rig.spawn(Tensor::full([1000], 9.0, DType::F32).unwrap());
     let before = rig.read(random);
     assert_eq!(rig.residency(random), Residency::Both);
@@ -122,7 +122,7 @@ fn every_storage_is_counted_once_wherever_it_is() {
         now.device_bytes + now.scratch_bytes + now.plan_bytes + now.pool_idle_bytes,
         "{now:?}"
     );
-    // The device's own counters agree; its allocator rounds up, and Bevy's buffers may come and go.
+    // The counters of the device agree. Its allocator rounds up, and Bevy may create and free buffers.
     let ours = now.total_device_bytes + now.staging_bytes - figures.total_device_bytes - figures.staging_bytes;
     let apart = rig.device_bytes() - device - ours as isize;
     assert!(apart.unsigned_abs() < 96 << 10, "{apart} bytes apart");
@@ -148,14 +148,14 @@ fn every_storage_is_counted_once_wherever_it_is() {
     assert!(left.unsigned_abs() < 96 << 10, "{left} bytes left");
 }
 
-/// An app whose clock moves by a second with every update.
+/// An app whose clock advances by one second per update.
 fn clockwork(policy: MemoryPolicy) -> Rig {
     let mut rig = Rig::with_memory(MemorySettings { policy, ..default() });
     rig.app.insert_resource(TimeUpdateStrategy::ManualDuration(Duration::from_secs(1)));
     rig
 }
 
-/// Uses a tensor without bringing it back to the host.
+/// Uses a tensor without creating a host copy.
 fn touch(rig: &mut Rig, tensor: Entity) {
     rig.record(move |ops| ops.store(1.0, tensor)).unwrap();
     rig.app.update();
@@ -167,14 +167,14 @@ fn idle_tensors_leave_by_the_policy() {
     let cases = [
         (PriorityMode::Speed, 0, [Residency::Device; 3]),
         (PriorityMode::Balanced, 16 * MIB, [Residency::Device; 3]),
-        // The larger of the two that are idle is enough.
+        // Evicting the larger of the two idle tensors is enough.
         (PriorityMode::Balanced, 7 * MIB, [Residency::Device, Residency::Host, Residency::Device]),
         (PriorityMode::Memory, 0, [Residency::Host, Residency::Host, Residency::Device]),
     ];
     for (mode, threshold, expected) in cases {
         let mut rig = clockwork(MemoryPolicy { mode, threshold, ..base });
         let spawn = |rig: &mut Rig, mib: usize| rig.spawn(Tensor::zeros([mib << 18], DType::F32).unwrap());
-        // Two that go idle, one in use, one pinned, one too small to matter.
+        // Two that become idle, one in use, one pinned, and one too small to matter.
         let tensors = [spawn(&mut rig, 2), spawn(&mut rig, 3), spawn(&mut rig, 2)];
         let pinned = spawn(&mut rig, 2);
         rig.app.world_mut().entity_mut(pinned).insert(Pinned);
@@ -233,10 +233,10 @@ fn advice_names_the_largest_the_idle_and_what_exists_twice() {
         let tensor = |seed: usize| Tensor::from_slice(&numbers(seed), [1000]).unwrap();
         let a = rig.spawn(tensor(1));
         let b = rig.spawn(tensor(2));
-        // Not the same storage as `a`, and of its own making on the backend.
+        // A different storage than `a`, generated on the backend.
         let c = rig.spawn(Tensor::zeros([1000], DType::F32).unwrap());
         let large = rig.spawn(Tensor::from_slice(&[0.5f32; 2000], [2000]).unwrap());
-        // A share is no duplicate.
+        // A share is not a duplicate.
         let share = rig.app.world().get::<Tensor>(a).unwrap().clone();
         rig.spawn(share);
         rig.record(move |ops| {

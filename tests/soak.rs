@@ -1,5 +1,6 @@
-//! Random frames against a model on the host: whatever is spawned, shared, viewed, pinned, written, moved or despawned, every value read is right and
-//! nothing is left at the end. `SOAK_FRAMES=10000 SOAK_SEED=1` makes it long, or replays a run.
+//! Random frames compared with a model on the host. Tensors are spawned, shared, viewed, pinned, written, moved and
+//! despawned. Every value read must be correct, and nothing may remain at the end. Set `SOAK_FRAMES=10000` for a long
+//! run and `SOAK_SEED` to replay one.
 
 use bevy::prelude::*;
 use bevy_tensor_compute::memory::{HostCopies, MemoryPolicy, SyncDirection};
@@ -7,7 +8,7 @@ use bevy_tensor_compute::prelude::*;
 
 use crate::common::Rig;
 
-/// A small generator, so that a seed replays a run.
+/// A small random number generator. A seed replays a run.
 struct Random(u64);
 
 impl Random {
@@ -17,7 +18,7 @@ impl Random {
     }
 }
 
-/// A tensor in the app, and the elements of the oracle's storage that it shows.
+/// A tensor in the app, and the elements of the expected storage that it views.
 #[derive(Clone, Copy)]
 struct Shown {
     entity: Entity,
@@ -30,7 +31,7 @@ struct Shown {
 struct Soak {
     rig: Rig,
     random: Random,
-    /// Contents of all storages there ever were, as whole numbers that `f32` holds exactly.
+    /// Contents of all storages ever created, as integers that `f32` represents exactly.
     storages: Vec<Vec<f32>>,
     tensors: Vec<Shown>,
     pending: Vec<(TensorReceiver, Vec<f32>, usize)>,
@@ -63,7 +64,7 @@ impl Soak {
         self.tensors.push(Shown { entity, storage: self.storages.len() - 1, offset: 0, size, pinned: false });
     }
 
-    /// A share, or a view of a part.
+    /// Adds a share or a view of a part.
     fn share(&mut self) {
         let Some(i) = self.any() else { return };
         let from = self.tensors[i];
@@ -96,7 +97,7 @@ impl Soak {
     fn compute(&mut self) {
         let (Some(i), Some(j)) = (self.any(), self.any()) else { return };
         let (a, b, add) = (self.tensors[i], self.tensors[j], self.random.below(10) as f32);
-        // Bounded, so that all numbers stay exact: the smaller of the two, plus something, modulo.
+        // Bounded, so that all numbers stay exact: the smaller of the two, plus a number, modulo 997.
         let first = self.content(b)[0];
         self.content(a).iter_mut().for_each(|v| *v = (v.min(first) + add).rem_euclid(997.0));
         let (a, b) = (a.entity, b.entity);
@@ -145,7 +146,7 @@ impl Soak {
     }
 
     fn settings(&mut self) {
-        // The largest batch takes two tensors, beside two that may be pinned.
+        // The largest batch needs two tensors, in addition to two that may be pinned.
         let budget = [None, Some(320 << 10), Some(512 << 10), Some(1 << 20)][self.random.below(4)];
         let host_copies = [HostCopies::Drop, HostCopies::Keep][self.random.below(2)];
         let policy = MemoryPolicy::level(self.random.below(4) as u8);
@@ -191,7 +192,7 @@ impl Soak {
     }
 }
 
-/// Pages of the process that are in memory.
+/// Resident pages of the process.
 fn resident_pages() -> Option<usize> {
     std::fs::read_to_string("/proc/self/statm").ok()?.split(' ').nth(1)?.parse().ok()
 }

@@ -1,11 +1,12 @@
-//! A frame like the last one plans nothing, allocates nothing, binds nothing and compiles nothing.
+//! A repeated frame does no planning, no allocation, no bind group creation and no compilation.
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
 
 use crate::common::{BACKENDS, Rig};
 
-/// A model of 60 recorded ops: matmuls, norms, softmaxes and elementwise work, with a fresh input and a result every frame.
+/// A model of 60 recorded ops: matmuls, norms, softmaxes and elementwise work, with a new input and a result every
+/// frame.
 #[derive(Resource, Clone, Copy)]
 struct Model {
     input: Entity,
@@ -24,7 +25,7 @@ fn record_frame(model: Res<Model>, mut progress: ResMut<Progress>, ops: TensorCo
         let hidden = ops.add(hidden, x)?;
         let hidden = ops.layer_norm(hidden, None, None, -1, 1e-5)?;
         let attention = ops.softmax(hidden, -1)?;
-        // A number that changes every frame is no new structure.
+        // A scalar that changes every frame does not change the structure.
         x = ops.mul(attention, frame)?;
     }
     ops.store(x, model.output)?;
@@ -38,7 +39,8 @@ struct Progress {
     arrived: usize,
 }
 
-/// A device that falls behind holds more readbacks in flight, each with a buffer; a bound keeps that from depending on the machine's load.
+/// If the device falls behind, more readbacks are in flight, each with a buffer. The bound makes their number
+/// independent of the machine's load.
 fn keeps_up(progress: Res<Progress>) -> bool {
     progress.recorded < progress.arrived + 3
 }
@@ -59,7 +61,7 @@ fn two_hundred_frames_after_warm_up_build_nothing() {
         });
         rig.app.add_systems(Update, record_frame.run_if(keeps_up));
         let arrived = |app: &App| app.world().resource::<Progress>().arrived;
-        // A few frames until every staging buffer that can be in flight at once exists.
+        // A few frames until all staging buffers that can be in flight at once exist.
         rig.step_until(|app| arrived(app) >= 30);
         let before = rig.figures();
         rig.step_until(|app| arrived(app) >= 230);
@@ -129,7 +131,7 @@ fn one_frame_of_work_is_one_pass_and_one_submission() {
 fn shapes_that_change_every_frame_settle_to_no_allocations() {
     let mut rig = Rig::new(Backend::Gpu);
     let weights = rig.spawn(Tensor::random_normal([64, 48], 0.0, 0.3, 1, DType::F32).unwrap());
-    // A batch that grows and shrinks: tensors come and go with every frame.
+    // A batch that grows and shrinks: tensors are spawned and despawned every frame.
     let frame = |rig: &mut Rig, rows: usize| {
         let input = rig.spawn(Tensor::from_slice(&vec![rows as f32; rows * 64], [rows, 64]).unwrap());
         let output = rig.spawn(Tensor::zeros([rows, 48], DType::F32).unwrap());

@@ -1,4 +1,4 @@
-//! All behaviour tests in one binary: linking Bevy once per file would cost minutes.
+//! All behaviour tests in one binary, because linking Bevy once per file would take minutes.
 
 mod common;
 

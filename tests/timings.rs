@@ -1,4 +1,4 @@
-//! How long launches take, by kernel, op and model; nothing measured and nothing spent while that is off.
+//! Timings of launches by kernel, op and model. While they are off, nothing is measured and there is no cost.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ fn model(rig: &mut Rig) -> (Entity, [Entity; 2]) {
     (model, [tensor([24, 40]), tensor([40, 16])])
 }
 
-/// Two launches, twice; the line of the first op.
+/// Runs two launches twice. Returns the line of the first op.
 fn run(rig: &mut Rig, [a, b]: [Entity; 2]) -> u32 {
     for _ in 0..2 {
         rig.compute(move |ops| {
@@ -37,7 +37,7 @@ fn run(rig: &mut Rig, [a, b]: [Entity; 2]) -> u32 {
     line!() - 5
 }
 
-/// Steps until so many launches have been measured.
+/// Updates until this many launches have been measured.
 fn wait_for(rig: &mut Rig, launches: u64) -> TimingReport {
     let diagnostics = diagnostics(rig);
     let count = |report: &TimingReport| report.kernels.iter().map(|kernel| kernel.stats.count).sum::<u64>();
@@ -73,7 +73,7 @@ fn every_launch_has_a_time_by_kernel_by_op_and_by_model() {
         let op = report.ops.iter().find(|op| op.op == "matmul").unwrap();
         assert!(op.site.file().ends_with("timings.rs"), "{}", op.site);
         assert_eq!((op.site.line(), op.stats.count), (line, 2));
-        // The softmax touches no tensor, but what it reads was made of the model's.
+        // The softmax accesses no tensor, but its input was computed from the model's tensors.
         assert_eq!(report.models.len(), 1);
         assert_eq!((report.models[0].model, report.models[0].stats.count), (model, 2));
         assert!(report.models[0].stats.last > Duration::ZERO);
@@ -154,7 +154,8 @@ fn a_steady_app_with_timings_on_still_allocates_nothing() {
     assert_eq!(after.bind_groups_made, before.bind_groups_made);
 }
 
-/// The benchmark `pipelines` has the figure; here is a bound that a noisy machine keeps and a mistake would not.
+/// The benchmark `pipelines` measures the cost. This test has a bound that holds on a noisy machine but not with a
+/// mistake.
 #[test]
 fn timing_costs_little() {
     let mut rig = Rig::new(Backend::Gpu);

@@ -1,4 +1,4 @@
-//! The tuner: forms agree, the fastest is chosen, the choice is used and remembered.
+//! The tuner: variants agree, the fastest one is chosen, and the choice is used and stored.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn random(rig: &mut Rig, shape: &[usize]) -> Entity {
     rig.spawn(Tensor::random_uniform(shape, -1.0, 1.0, 11, DType::F32).unwrap())
 }
 
-/// Tunes recorded work: what was found.
+/// Tunes recorded work. Returns the result.
 fn tune(
     rig: &mut Rig,
     settings: TuneSettings,
@@ -26,7 +26,7 @@ fn tune(
     let shared = pipelines(rig);
     let before = shared.tuned().len();
     rig.with_ops(|ops| ops.tune(settings, record).unwrap());
-    // It is taken up with the next frame.
+    // It starts in the next frame.
     rig.app.update();
     rig.step_until(|_| shared.tuning_now() == 0);
     shared.tuned().split_off(before)
@@ -44,7 +44,7 @@ fn the_tuner_finds_the_best_product_and_the_next_start_knows_it() {
     };
     let found = tune(&mut rig, TuneSettings::at_once(), record);
     assert_eq!(found.len(), SIZES.len(), "{found:?}");
-    // Measured again, twice, by the same means but on their own.
+    // Measured again twice, in the same way but separately.
     let again = TuneSettings { again: true, ..TuneSettings::at_once() };
     let checks = [tune(&mut rig, again, record), tune(&mut rig, again, record)];
     for first in &found {
@@ -60,7 +60,8 @@ fn the_tuner_finds_the_best_product_and_the_next_start_knows_it() {
         let later = |variant: &str| times(variant)[1].min(times(variant)[2]);
         let (chosen, default) = (later(&first.chosen), later(&first.default));
         let best = first.forms.iter().map(|form| later(&form.variant)).min().unwrap();
-        // 5 % is what is meant, beyond what the same form differs by from one measurement to the next; on cores that others use too, that is more.
+        // The tolerance is 5 %, plus the variation between two measurements of the same variant, which is larger on
+        // shared cores.
         let near = first.forms.iter().filter(|form| later(&form.variant) < best * 2);
         let blur = near.map(|form| times(&form.variant)).map(|times| {
             let (low, high) = (times.iter().min().unwrap(), times.iter().max().unwrap());
@@ -75,7 +76,7 @@ fn the_tuner_finds_the_best_product_and_the_next_start_knows_it() {
         assert!(chosen <= best.mul_f64(1.05 * blur), "{text}");
     }
 
-    // The work uses what was chosen last, and gives what it gave.
+    // The work uses the last choice and gives the same result.
     let table = pipelines(&rig).tuning();
     let x = tensors[1];
     let tuned = rig.compute(move |ops| ops.matmul(x, x)).unwrap();

@@ -1,5 +1,5 @@
-//! The texts of the kernels, as files: used, explained, and free of what no validator sees. Whether they compile and keep barriers uniform
-//! is checked where they are put together, in the crate's own tests.
+//! Checks the WGSL files of the kernels: they are used, documented, and free of mistakes that validators do not detect.
+//! Unit tests of the crate check that the assembled texts compile and keep barriers uniform.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ fn files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Files of one kind under a folder of the crate, with their text.
+/// Files with an extension under a folder of the crate, with their text.
 fn texts(folder: &str, extension: &str) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     files(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), extension, &mut found);
@@ -27,7 +27,7 @@ fn is_library(path: &Path) -> bool {
     path.parent().is_some_and(|folder| folder.ends_with("lib"))
 }
 
-/// Copies between textures and tensors. There are no textures on the CPU, so no kernel of the table does them.
+/// Copies between textures and tensors. The CPU has no textures, so they are not in the kernel table.
 fn is_image_copy(path: &Path) -> bool {
     ["read_image", "write_image"].contains(&stem(path))
 }
@@ -48,7 +48,7 @@ fn every_kernel_file_is_used() {
 
 #[test]
 fn every_kernel_file_is_named_after_a_kernel_of_the_table() {
-    // What the kernels answer to `KernelSpec::name`.
+    // The names that kernels return from `KernelSpec::name`.
     let ask = "fn name(&self) -> &'static str {\n        \"";
     let source = texts("src/kernel", "rs");
     let answers = source.iter().flat_map(|(_, text)| text.split(ask).skip(1));
@@ -57,7 +57,7 @@ fn every_kernel_file_is_named_after_a_kernel_of_the_table() {
     for (path, _) in
         texts("assets/kernels", "wgsl").into_iter().filter(|(path, _)| !is_library(path) && !is_image_copy(path))
     {
-        // Variants carry the kernel's name first: `attention_row` is `attention`.
+        // Variants start with the kernel's name: `attention_row` belongs to `attention`.
         let of_kernel = |kernel: &&str| stem(&path) == *kernel || stem(&path).starts_with(&format!("{kernel}_"));
         assert!(kernels.iter().any(of_kernel), "{} is named after no kernel", path.display());
     }
@@ -82,7 +82,7 @@ fn no_barrier_follows_a_return_of_single_threads() {
             let body: Vec<&str> = function.split("\n}").next().unwrap_or_default().lines().collect();
             let last = body.iter().rposition(|line| line.contains("workgroupBarrier()")).unwrap_or(0);
             for (at, _) in body.iter().enumerate().take(last).filter(|(_, line)| line.trim() == "return;") {
-                // Whole workgroups may leave: such a guard asks for the group, never for the thread.
+                // Whole workgroups may return early. Such a guard must test the group, never the thread.
                 let guard = body[at - 1];
                 let of_thread =
                     ["lid", "gid", "lane", "thread", "local", "global"].iter().any(|name| guard.contains(name));

@@ -1,6 +1,8 @@
-//! 300 frames in a real window: a 3D scene, two cameras, pipelined rendering, and tensor work in every frame whose results must be right.
+//! Runs 300 frames in a real window: a 3D scene, two cameras, pipelined rendering, and tensor work in every frame whose
+//! results are checked.
 //!
-//! A program of its own, since a window's event loop wants the main thread. Needs a display; `scripts/test` brings one.
+//! A separate program, because the event loop of a window needs the main thread. Needs a display; `scripts/test`
+//! provides one.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -15,7 +17,7 @@ use bevy_tensor_compute::prelude::*;
 
 const FRAMES: u32 = 300;
 
-/// Messages at error level, wgpu's validation among them.
+/// Messages at error level, including wgpu's validation errors.
 static ERRORS: AtomicU32 = AtomicU32::new(0);
 
 fn main() {
@@ -75,7 +77,7 @@ fn spawn_scene(
     ));
     commands.spawn((DirectionalLight::default(), Transform::from_xyz(3.0, 5.0, 4.0).looking_at(Vec3::ZERO, Vec3::Y)));
     for (order, x) in [(0, -4.0), (1, 4.0)] {
-        // The second camera must leave the first one's half alone.
+        // The second camera must not clear the half of the first one.
         let clear_color = if order == 0 { ClearColorConfig::Default } else { ClearColorConfig::None };
         let half = UVec2::new(640, 720);
         let viewport =
@@ -101,7 +103,7 @@ fn spin(mut cubes: Query<&mut Transform, With<Spin>>) {
     }
 }
 
-/// Row sums of a matrix full of the frame's number, through a product with itself.
+/// Row sums of a matrix filled with the frame number, computed with a product with itself.
 fn step(tensors: Res<Tensors>, mut progress: ResMut<Progress>, ops: TensorCommands) -> Result {
     progress.frames += 1;
     let number = (progress.frames % 7) as f32;
@@ -116,7 +118,7 @@ fn step(tensors: Res<Tensors>, mut progress: ResMut<Progress>, ops: TensorComman
 
 fn check(ready: On<TensorReady>, mut progress: ResMut<Progress>) -> Result {
     let values = ready.result.clone()?.to_f32();
-    // Answers come in the order of the frames, each exactly once.
+    // Answers arrive in frame order, each exactly once.
     progress.checked += 1;
     let expected = (progress.checked % 7) as f32;
     if values.len() != 64 || values.iter().any(|value| (value - expected).abs() > 1e-4) {
@@ -125,7 +127,7 @@ fn check(ready: On<TensorReady>, mut progress: ResMut<Progress>) -> Result {
     Ok(())
 }
 
-/// Every panel of the inspector has its turn in front.
+/// Brings every panel of the inspector to the front once.
 fn tour(
     progress: Res<Progress>,
     tensors: Res<Tensors>,
@@ -141,7 +143,7 @@ fn tour(
     }
 }
 
-/// A picture of the window near the end, where one is asked for: `TENSOR_WINDOW_PICTURE=file.png`.
+/// Saves a screenshot of the window near the end, if requested with `TENSOR_WINDOW_PICTURE=file.png`.
 fn picture(progress: Res<Progress>, mut commands: Commands, mut done: Local<bool>) {
     if progress.checked == FRAMES - 40
         && !core::mem::replace(&mut *done, true)

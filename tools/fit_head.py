@@ -23,7 +23,8 @@ import sources
 from pictures import caption, gallery, held_out
 
 DIMENSIONS, RIDGE, PRIOR, NEIGHBOURS = 256, 30.0, 0.3, 10
-# Contrastive training: runs, steps per run, batch size, learning rate, temperature, dropout, probability of using a tag as the text.
+# Contrastive training: runs, steps per run, batch size, learning rate, temperature, dropout, probability of using a tag
+# as the text.
 RUNS, STEPS, BATCH, RATE, TEMPERATURE, DROPOUT, TAGS = 4, 300, 512, 5e-4, 0.08, 0.2, 0.4
 # Number of augmented views per picture, and the weight of the original picture among all views.
 VARIED, ITSELF = 4, 4

@@ -1,4 +1,4 @@
-"""Makes tests/data/lstm.safetensors: what onnxruntime makes of LSTM layers with random weights."""
+"""Writes tests/data/lstm.safetensors: the outputs of onnxruntime for LSTM layers with random weights."""
 
 import json
 

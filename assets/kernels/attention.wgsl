@@ -1,10 +1,10 @@
-// Attention for many queries: a workgroup takes QUERIES (32) queries of a head and COLUMNS (64) columns of the values, and walks the keys 32 at a time. Scores
-// never leave workgroup memory: the softmax is kept up to date as keys pass (running maximum and sum), and the sums so far are rescaled.
-// Of queries, keys and columns, a vector has four neighbours.
+// Attention for many queries. A workgroup processes QUERIES (32) queries of a head and COLUMNS (64) columns of the
+// values, and visits the keys 32 at a time. Scores stay in workgroup memory. The softmax is updated incrementally
+// (running maximum and sum), and the sums so far are rescaled. Vectors hold four neighbouring queries, keys or columns.
 
 const KEYS: u32 = 32u;
 const DEPTH: u32 = 16u;
-// Vectors from one row of 32 to the next: one more than its data, against bank conflicts.
+// Vectors between rows of 32 elements, with one vector of padding to avoid bank conflicts.
 const PITCH: u32 = 9u;
 
 /// 16 elements of the queries and of the keys, by element.
@@ -14,7 +14,7 @@ var<workgroup> key_tile: array<vec4<f32>, 144>;
 var<workgroup> scores: array<vec4<f32>, 288>;
 /// 16 rows of columns, by key.
 var<workgroup> value_tile: array<vec4<f32>, 256>;
-/// Of the queries: the largest score so far, the sum of exponentials, and what to rescale older sums by.
+/// For each query: the largest score so far, the sum of exponentials, and the factor that rescales older sums.
 var<workgroup> maxima: array<vec4<f32>, 8>;
 var<workgroup> sums: array<vec4<f32>, 8>;
 var<workgroup> rescale: array<vec4<f32>, 8>;
@@ -23,7 +23,7 @@ fn run(work: u32, lane: u32) {
     let place = place_of(work);
     let first_query = place.query;
 
-    // A thread has four queries, four keys, and eight columns in two quads that lie half a chunk apart.
+    // A thread processes four queries, four keys, and eight columns in two quads that lie half a chunk apart.
     let ty = lane / 8u;
     let tx = lane % 8u;
     var total: array<array<vec4<f32>, 2>, 4>;
@@ -32,11 +32,12 @@ fn run(work: u32, lane: u32) {
         sums[lane / 4u][lane % 4u] = 0.0;
     }
 
-    // What the last query of the block sees, any query sees at most; what the first sees, all see.
+    // No query of the block sees more keys than its last one, and all see the keys that its first one sees.
     let seen = visible(min(first_query + QUERIES, params.queries) - 1u);
     let seen_by_all = visible(first_query);
     for (var first_key = 0u; first_key < seen; first_key += KEYS) {
-        // Of the four queries, by key. Set by hand: naga does not reset a variable declared in a loop without a value.
+        // For the four queries, by key. Initialised explicitly, because naga does not reset a variable that is declared
+        // in a loop without a value.
         var score = array<vec4<f32>, 4>();
         for (var depth = 0u; depth < params.qk; depth += DEPTH) {
             workgroupBarrier();
@@ -119,7 +120,7 @@ fn run(work: u32, lane: u32) {
                 let high = value_tile[j * (COLUMNS / 4u) + tx + 8u];
                 let weights = scores[(half + j) * PITCH + ty];
                 for (var i = 0u; i < 4u; i++) {
-                    // A key some query may not see adds nothing to it, not even a NaN.
+                    // A key that a query must not see adds nothing to it, not even a NaN.
                     if first_key + KEYS <= seen_by_all || weights[i] != 0.0 {
                         total[i][0] += weights[i] * low;
                         total[i][1] += weights[i] * high;

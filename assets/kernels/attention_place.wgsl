@@ -1,4 +1,5 @@
-// What a workgroup, or a thread, of attention works on: a block of QUERIES queries of a head, and a chunk of COLUMNS columns of the values.
+// The work item of a workgroup or thread of attention: a block of QUERIES queries of a head, and a chunk of COLUMNS
+// columns of the values.
 
 struct Place {
     batch: u32,
@@ -7,13 +8,13 @@ struct Place {
     query: u32,
     /// The first column of the chunk.
     column: u32,
-    /// Where the head begins in each operand.
+    /// Offset of the head in each operand.
     q: u32,
     k: u32,
     v: u32,
 }
 
-/// The place of a block and a chunk, by their numbers; heads are counted over all batches.
+/// The work item of a block and a chunk, by their indices. Heads are counted over all batches.
 fn place_at(chunk: u32, block: u32, heads: u32) -> Place {
     let head = heads % params.heads;
     let batch = heads / params.heads;
@@ -29,7 +30,7 @@ fn place_at(chunk: u32, block: u32, heads: u32) -> Place {
     );
 }
 
-/// The place of a piece of work: the chunks of a block come one after the other.
+/// The work item with index `work`. The chunks of a block are consecutive.
 fn place_of(work: u32) -> Place {
     let blocks = work / params.chunks;
     return place_at(work % params.chunks, blocks % params.blocks, blocks / params.blocks);

@@ -1,20 +1,21 @@
-// Attention for few queries, as in decoding: a workgroup takes one query of a head and walks the keys LANES at a time. PARTS threads share the
-// product of a key, so that neighbours read neighbouring elements; then each thread scores one key, and all add up values: a thread has every
-// 64th column of the chunk and, of the keys, every (LANES / 64)th.
+// Attention for few queries, as in decoding. A workgroup processes one query of a head and visits the keys LANES at a
+// time. PARTS threads share the product of a key, so that neighbouring threads read neighbouring elements. Then each
+// thread scores one key, and all threads sum values: a thread processes every 64th column of the chunk and every (LANES
+// / 64)th key.
 
 const SLICES: u32 = LANES / 64u;
-// Columns of a thread.
+// Columns per thread.
 const EACH: u32 = COLUMNS / 64u;
 const PARTS: u32 = 8u;
-// One more than the parts, against bank conflicts.
+// One more than the parts, to avoid bank conflicts.
 const PITCH: u32 = 9u;
 
-/// Parts of the products of the tile's keys.
+/// Partial products of the tile's keys.
 var<workgroup> parts: array<f32, LANES * PITCH>;
 
 /// Scores of the tile's keys, then their exponentials.
 var<workgroup> scores: array<f32, LANES>;
-/// For trees over threads.
+/// For tree reductions over threads.
 var<workgroup> tree: array<f32, LANES>;
 
 fn run(work: u32, lane: u32) {
@@ -24,7 +25,7 @@ fn run(work: u32, lane: u32) {
 
     var total: array<f32, EACH>;
     var largest = LOWEST;
-    // Of the keys this thread scored.
+    // Sum over the keys that this thread scored.
     var sum = 0.0;
     let seen = visible(query);
     for (var first = 0u; first < seen; first += LANES) {

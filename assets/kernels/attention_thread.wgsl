@@ -1,8 +1,8 @@
-// Attention without barriers, for adapters that are a CPU in disguise: a thread takes one query and COLUMNS columns of the values, and walks the
-// keys four at a time.
+// Attention without barriers, for software adapters. A thread processes one query and COLUMNS columns of the values,
+// and visits the keys four at a time.
 
 fn run(work: u32) {
-    // Queries of a head are neighbours, and so meet the same keys at the same time.
+    // Neighbouring threads process queries of the same head, so they read the same keys at the same time.
     let chunks = work / params.blocks;
     let place = place_at(chunks % params.chunks, work % params.blocks, chunks / params.chunks);
     let query = place.query;
@@ -14,7 +14,7 @@ fn run(work: u32) {
     var sum = 0.0;
     let seen = visible(query);
     for (var first = 0u; first < seen; first += 4u) {
-        // Keys past the last repeat it, and are hidden.
+        // Keys past the last one repeat it and are hidden.
         let key = min(first + vec4(0u, 1u, 2u, 3u), vec4(seen - 1u));
         let k_at = place.k + key * u32(params.k_row);
         var products = vec4(0.0);

@@ -1,4 +1,4 @@
-// A thread writes those blocks that belong to one group of two, and leaves the scale of a neighbour that does not as it is.
+// A thread writes the blocks that belong to one group of two, and preserves the scale of a neighbour that does not.
 
 fn run(thread: u32) {
     let group = params.y_first / 2u + thread;

@@ -1,7 +1,8 @@
-// Direct convolution. A thread computes CHANNELS output channels of one group at four output positions of the batch. The positions are `span`
-// apart, so that neighbouring threads read neighbouring elements, and so that every weight read serves four products.
+// Direct convolution. A thread computes CHANNELS output channels of one group at four output positions of the batch.
+// The positions are `span` apart, so that neighbouring threads read neighbouring elements and every weight is used for
+// four products.
 
-/// Writes channel `i` of the thread's, if the group has it, at the four places; places from the end on were repeats.
+/// Writes the thread's channel `i`, if the group has it, at the four positions. Positions past the end are skipped.
 fn store(out: u32, left: u32, i: u32, place: vec4<u32>, first: u32, sums: vec4<f32>) {
     if i >= left {
         return;
@@ -29,7 +30,7 @@ fn run(thread: u32) {
     let first = thread % params.span;
     let place = min(first + vec4(0u, 1u, 2u, 3u) * params.span, vec4(params.positions - 1u));
 
-    // A coordinate before the input wraps to a huge number, so one comparison finds both sides out of range.
+    // A coordinate before the input wraps to a large number, so one comparison detects both ends.
     var rest = place / params.output_w;
     let corner_w = (place % params.output_w) * params.stride_w - params.before_w;
     let corner_h = (rest % params.output_h) * params.stride_h - params.before_h;
@@ -38,7 +39,7 @@ fn run(thread: u32) {
     let plane = params.input_d * params.input_h * params.input_w;
     let image = params.x_offset + ((rest / params.output_d) * params.channels_in + group * params.group_in) * plane;
 
-    // Channels past the group's last read its weights again and are not stored.
+    // Channels past the last one of the group read its weights again and are not stored.
     let taps = params.size_d * params.size_h * params.size_w;
     let last = params.group_out - 1u;
     let size = params.group_in * taps;

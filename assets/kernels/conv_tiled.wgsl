@@ -1,15 +1,17 @@
-// Convolution as a matrix product: output channels by positions of the batch, summed over the elements of a window. A workgroup makes a tile of
-// ROWS (32 or 64) x 64 from 16-deep tiles in workgroup memory; the input's tile is read in place, so no matrix of windows is made.
-// Lines that begin with # are what a thread keeps in registers, spelled out by `tile.rs`: 8 positions of 4 channels or of 8.
+// Convolution as a matrix product: output channels by positions of the batch, summed over the elements of a window. A
+// workgroup computes a tile of ROWS (32 or 64) x 64 from tiles of depth 16 in workgroup memory. The tile of the input
+// is read directly, without a matrix of windows. `tile.rs` replaces lines that begin with # by the code for the results
+// that a thread keeps in registers: 8 positions of 4 or 8 channels.
 
 const left_PITCH: u32 = 17u;
 const right_PITCH: u32 = 17u;
 
-/// Weights and input. A vector has four neighbouring channels, or positions, at one step; there is one more a step than these need, against
-/// bank conflicts.
+/// Weights and input. A vector holds four neighbouring channels or positions at one step. Each step has one vector of
+/// padding to avoid bank conflicts.
 var<workgroup> left_tile: array<vec4<f32>, 272>;
 var<workgroup> right_tile: array<vec4<f32>, 272>;
-/// For each of the 16 steps: how far its element lies from a window's corner, in memory and along the three axes.
+/// For each of the 16 steps: the distance of its element from the corner of a window, in memory and along the three
+/// axes.
 var<workgroup> offsets: array<vec4<u32>, 16>;
 
 fn offset_of(k: u32) -> vec4<u32> {
@@ -29,8 +31,8 @@ fn run(work: u32, lid: u32) {
     let size = params.group_in * params.size_d * params.size_h * params.size_w;
     let filters = params.weight_offset + group * params.group_out * size;
 
-    // The position whose elements this thread loads. A coordinate before the input wraps to a huge number, so one comparison finds both sides
-    // out of range.
+    // The position whose elements this thread loads. A coordinate before the input wraps to a large number, so one
+    // comparison detects both ends.
     let place = first + lid;
     var rest = place / params.output_w;
     let corner_w = place % params.output_w * params.stride_w - params.before_w;
@@ -67,11 +69,11 @@ fn run(work: u32, lid: u32) {
             left_tile[k * left_PITCH + row / 4u][row % 4u] = weight;
         }
         workgroupBarrier();
-        // Nobody reads these before the next barrier.
+        // Not read before the next barrier.
         if lid < 16u {
             offsets[lid] = offset_of(k0 + 16u + lid);
         }
-        // What lies beyond the end is 0 in both tiles, which adds nothing.
+        // Elements past the end are 0 in both tiles and add nothing.
         #products
         workgroupBarrier();
     }
@@ -81,7 +83,7 @@ fn run(work: u32, lid: u32) {
     }
 }
 
-/// Four positions of a channel of the group, as far as there are any.
+/// Stores four positions of a channel of the group, as far as they exist.
 fn store(group: u32, row: u32, place: u32, sums: vec4<f32>) {
     if row >= params.group_out {
         return;

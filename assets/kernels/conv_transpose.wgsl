@@ -1,4 +1,4 @@
-// Transposed convolution, from the output's side: a thread sums, for one output element, the products that fall on it.
+// Transposed convolution. A thread sums all products that contribute to one output element.
 
 fn run(element: u32) {
     let w = element % params.output_w + params.before_w;
@@ -19,7 +19,7 @@ fn run(element: u32) {
 
     var sum = start(channel);
     for (var kd = 0u; kd < params.size_d; kd++) {
-        // The input position times the stride, if it is one.
+        // The input position times the stride, if there is such a position.
         let from_d = d - kd * params.dilation_d;
         if from_d % params.stride_d != 0u || from_d / params.stride_d >= params.input_d || d < kd * params.dilation_d {
             continue;

@@ -1,4 +1,4 @@
-// Running sums, a thread a line. Lines next to each other are read next to each other.
+// Cumulative sums, one thread per line. Neighbouring threads read neighbouring lines.
 
 fn run(line: u32) {
     var at = (line / params.inner) * params.n * params.inner + line % params.inner;

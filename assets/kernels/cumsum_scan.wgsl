@@ -1,4 +1,5 @@
-// Running sums of few long lines: a workgroup walks a line LANES elements at a time, and scans each such tile in workgroup memory.
+// Cumulative sums of a few long lines. A workgroup visits a line LANES elements at a time and scans each tile in
+// workgroup memory.
 
 var<workgroup> tile: array<T, LANES>;
 
@@ -22,7 +23,7 @@ fn run(line: u32, lane: u32) {
             tile[lane] = sum;
             workgroupBarrier();
         }
-        // What lies before: the neighbour's sum, not a difference, which would round.
+        // The sum before this element: that of the neighbour. Subtracting the element would add a rounding error.
         var before = carry;
         if lane > 0u {
             before += tile[lane - 1u];

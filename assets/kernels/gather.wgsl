@@ -3,11 +3,11 @@
 fn run(element: u32) {
     let rest = element / params.inner;
     let place = resolve(rest % params.indices, params.n);
-    // The first element of an index's first slice speaks for the index.
+    // Each index is counted once, by the first element of its first slice.
     if place.fault != 0u && rest < params.indices && element % params.inner == 0u && params.first == 0u {
         atomicAdd(&faults[0], 1u);
     }
-    // Rows before the first wrap around to numbers beyond any row.
+    // Rows before the first wrap to numbers larger than any row.
     let row = place.at - params.first;
     if row < params.rows {
         let at = ((rest / params.indices) * params.rows + row) * params.inner + element % params.inner;

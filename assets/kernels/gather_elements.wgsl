@@ -1,4 +1,5 @@
-// `y[p] = data[p with axis := index[p]]`: a thread copies one element. `start_of(p)` is the place of `p` in `data` with coordinate 0 on the axis.
+// `y[p] = data[p with axis := index[p]]`: a thread copies one element. `start_of(p)` is the position of `p` in `data`
+// with coordinate 0 on the axis.
 
 fn run(element: u32) {
     let place = resolve(element, params.n);

@@ -1,4 +1,5 @@
-// The slices of `data` that index tuples name: a thread copies one element. `slice(batch, tuple)` is the slice's number and the faults met.
+// Copies the slices of `data` that index tuples refer to, one element per thread. `slice(batch, tuple)` returns the
+// index of the slice and the number of faults.
 
 fn run(element: u32) {
     let tuple = element / params.inner;

@@ -1,6 +1,6 @@
-// One direction of an LSTM layer: a workgroup takes one row of the batch through all steps. A thread owns every LANES-th
-// hidden unit. Hidden states reach the next step through the output. The last plane of the output holds the cell states
-// meanwhile; each is read and written by one thread only.
+// One direction of an LSTM layer. A workgroup processes one row of the batch through all steps. A thread owns every
+// LANES-th hidden unit. Hidden states reach the next step through the output. Until the end, the last plane of the
+// output holds the cell states; each is read and written by one thread only.
 
 fn sigmoid(x: vec3<f32>) -> vec3<f32> {
     return 1.0 / (1.0 + vec3<f32>(exp_f32(-x.x), exp_f32(-x.y), exp_f32(-x.z)));
@@ -14,7 +14,7 @@ fn run(work: u32, lane: u32) {
     for (var j = lane; j < hidden; j += LANES) {
         y[cells + j] = load_c(params.c_offset + row + j);
     }
-    // Where the hidden states of the step before are.
+    // Position of the hidden states of the previous step.
     var before = 0u;
     for (var i = 0u; i < params.steps; i++) {
         let step = select(i, params.steps - 1u - i, REVERSE == 1u);

@@ -1,6 +1,7 @@
-// Few rows (ROWS, at most 4) against many columns: a workgroup makes COLS columns, the sum over k of each split over SLICES threads and put
-// together in a fixed order. The few are lines of the left operand, the many lines of the right one.
-// K_FAST is 1 where neighbours along k of the many are neighbours in memory; then neighbouring threads take neighbouring k.
+// Few rows (ROWS, at most 4) times many columns. A workgroup computes COLS columns. The sum over k of each is split
+// over SLICES threads and merged in a fixed order. The rows are lines of the left operand, the columns lines of the
+// right one. K_FAST is 1 if elements of the right operand are contiguous along k; then neighbouring threads process
+// neighbouring k.
 
 var<workgroup> partial: array<vec4<T>, COLS * SLICES>;
 
@@ -18,7 +19,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     var sum = vec4<T>();
     if (column < params.right_lines) {
         let right_at = base.y + column * params.right_line;
-        // Rows that are not there repeat the last, and are not stored.
+        // Missing rows repeat the last one and are not stored.
         let row1 = min(1u, ROWS - 1u) * params.left_line;
         let row2 = min(2u, ROWS - 1u) * params.left_line;
         let row3 = min(3u, ROWS - 1u) * params.left_line;

@@ -1,6 +1,7 @@
-// Lines of the left operand are rows here, lines of the right one columns. SWAPPED is 1 where neighbouring columns are not neighbours in y.
+// Lines of the left operand are rows here, lines of the right one are columns. SWAPPED is 1 if neighbouring columns are
+// not contiguous in y.
 
-// Four neighbouring columns of a row; those that do not exist are left out.
+// Stores four neighbouring columns of a row, as far as they exist.
 fn put(batch: u32, row: u32, column: u32, v: vec4<T>) {
     if (row >= params.left_lines) {
         return;

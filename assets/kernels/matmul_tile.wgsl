@@ -1,7 +1,7 @@
-// Fills the tile of one side with SIDE_LINES lines from `first` on and 16 steps of k from `k0` on; what lies beyond the end is 0.
-// A vector of the tile has four neighbouring lines at one step of k; there is one more a step than lines need, against bank conflicts.
-// Each of SLICES has a tile of its own, filled by its own 64 threads.
-// SIDE_ALONG: 0 quads along k, 1 quads along the lines, 2 neighbours along k, 3 neighbours along the lines.
+// Fills the tile of one side with SIDE_LINES lines starting at `first` and 16 steps of k starting at `k0`. Elements
+// past the end are 0. A vector of the tile holds four neighbouring lines at one step of k. Each step has one vector of
+// padding to avoid bank conflicts. Each of SLICES has its own tile, filled by its own 64 threads. SIDE_ALONG: 0 quads
+// along k, 1 quads along the lines, 2 neighbours along k, 3 neighbours along the lines.
 
 const SIDE_PITCH: u32 = SIDE_LINES / 4u + 1u;
 

@@ -1,6 +1,7 @@
-// Each workgroup makes a tile of left_LINES (32 or 64) x 64 elements of y from 16-deep tiles of both sides in workgroup memory. With SLICES
-// above 1, that many sets of 64 threads take turns in k and are added up in their order at the end; rows are 32 then. Lines that begin with #
-// are what a thread keeps in registers, spelled out by `tile.rs`.
+// Each workgroup computes a tile of left_LINES (32 or 64) x 64 elements of y from tiles of depth 16 of both sides in
+// workgroup memory. If SLICES is above 1, that many sets of 64 threads split k, and their sums are added in order at
+// the end; there are 32 rows then. `tile.rs` replaces lines that begin with # by the code for the results that a thread
+// keeps in registers.
 
 @compute @workgroup_size(64u * SLICES)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -22,12 +23,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     let ty = lid / 8u;
     let tx = lid % 8u;
     #sums
-    // All slices go round as often, since they meet at the barriers; a tile beyond the end of k is 0.
+    // All slices have the same number of iterations, because they share barriers. A tile past the end of k is 0.
     for (var k0 = 0u; k0 < params.k; k0 += 16u * SLICES) {
         fill_left(base.x, top, k0 + slice * 16u, slice, lid);
         fill_right(base.y, first, k0 + slice * 16u, slice, lid);
         workgroupBarrier();
-        // What lies beyond the end is 0 on both sides, which adds nothing.
+        // Elements past the end are 0 on both sides and add nothing.
         #products
         workgroupBarrier();
     }

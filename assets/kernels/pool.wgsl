@@ -1,18 +1,18 @@
-// Pooling: a thread combines the window of one output element. `beats` and `result` come with the variant.
+// Pooling: a thread combines the window of one output element. The variant provides `beats` and `result`.
 
-/// What is known of a window.
+/// The state of a window.
 struct State {
-    /// The largest element, and where it is in its plane.
+    /// The largest element and its position in the plane.
     best: T,
     place: u32,
     sum: T,
-    /// Positions in the input, and in the input with its padding.
+    /// Number of positions inside the input, and inside the padded input.
     inside: u32,
     padded: u32,
 }
 
 fn run(element: u32) {
-    // A coordinate before the input wraps to a huge number, so one comparison finds both sides out of range.
+    // A coordinate before the input wraps to a large number, so one comparison detects both ends.
     let corner_w = (element % params.output_w) * params.stride_w - params.before_w;
     var rest = element / params.output_w;
     let corner_h = (rest % params.output_h) * params.stride_h - params.before_h;
@@ -27,7 +27,7 @@ fn run(element: u32) {
             let h = corner_h + kh * params.dilation_h;
             for (var kw = 0u; kw < params.size_w; kw++) {
                 let w = corner_w + kw * params.dilation_w;
-                // Shifted by the padding before it, a coordinate is inside the padded extent if below its size.
+                // Shifted by the leading padding, a coordinate is inside the padded extent if it is below its size.
                 let padded = d + params.before_d < params.padded_d && h + params.before_h < params.padded_h
                     && w + params.before_w < params.padded_w;
                 state.padded += u32(padded);

@@ -1,5 +1,5 @@
-// Few rows (ROWS, at most 4) against many quantised columns: a workgroup makes COLS columns, the words of each split over SLICES threads and their
-// sums put together in a fixed order. Neighbouring threads take neighbouring words.
+// Few rows (ROWS, at most 4) times many quantised columns. A workgroup computes COLS columns. The words of each are
+// split over SLICES threads, whose sums are merged in a fixed order. Neighbouring threads process neighbouring words.
 
 var<workgroup> partial: array<vec4<f32>, COLS * SLICES>;
 
@@ -7,7 +7,7 @@ fn quad_x(i: u32) -> vec4<f32> {
     return vec4<f32>(load_x(i), load_x(i + 1u), load_x(i + 2u), load_x(i + 3u));
 }
 
-// The product of the elements that `word` has in common with those of row `row` at `k`, before its scale.
+// The product of the elements in `word` with those of row `row` at `k`, before scaling.
 fn product(row: u32, k: u32, word: u32) -> f32 {
     let at = params.x_offset + row * params.k + k;
     var sum = dot(quad0(word), quad_x(at));

@@ -1,17 +1,17 @@
-// Each workgroup makes a 64 x 64 tile of y from 16-deep tiles of x and of dequantised weights in workgroup memory, 4 x 4 elements a thread.
-// A thread dequantises four neighbouring elements of a row of the weights at a time.
+// Each workgroup computes a 64 x 64 tile of y from tiles of depth 16 of x and of dequantised weights in workgroup
+// memory, with 4 x 4 elements per thread. A thread dequantises four neighbouring elements of a weight row at a time.
 
 const TILE: u32 = 64u;
 const DEPTH: u32 = 16u;
-// One vec4 more than the tile, against bank conflicts of the transposed store.
+// One vec4 of padding, to avoid bank conflicts of the transposed store.
 const PITCH: u32 = 68u;
-// Elements of a block that one word after the other begins with.
+// Number of elements of a block in the first quads of all its words.
 const SPAN: u32 = WORDS * 4u;
 
 var<workgroup> tile_x: array<f32, 1088>;
 var<workgroup> tile_w: array<f32, 1088>;
 
-// Four elements of column `column` from `k` on.
+// Four elements of column `column`, starting at `k`.
 fn quad(column: u32, k: u32) -> vec4<f32> {
     let block = params.first_block + column * params.blocks + k / BLOCK;
     let e = k % BLOCK;
@@ -63,7 +63,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
             let p = k * PITCH + ty;
             let q = k * PITCH + tx;
             let b = vec4<f32>(tile_w[q], tile_w[q + 1u], tile_w[q + 2u], tile_w[q + 3u]);
-            // What lies beyond the end is 0 in both, which adds nothing.
+            // Elements past the end are 0 in both tiles and add nothing.
             acc0 += tile_x[p] * b;
             acc1 += tile_x[p + 1u] * b;
             acc2 += tile_x[p + 2u] * b;

@@ -1,14 +1,15 @@
-// A thread makes two blocks of BLOCK numbers of BITS bits, which share a word with their scales. In step with the host's lines, bit by bit:
-// products are rounded once, whatever a compiler would join, because only their bits are looked at.
+// A thread quantises two blocks of BLOCK numbers to BITS bits. The blocks share a word for their scales. Gives the same
+// bits as the host code: products are rounded once, even if a compiler would contract them, because only their bits are
+// used.
 
-// How many half steps above zero a magnitude is past, as GGUF rounds to 8 bits: halves away from zero.
+// Rounds a magnitude to the nearest integer, ties away from zero, as GGUF does for 8 bits.
 fn rounded(magnitude: u32) -> u32 {
     let base = floor(bitcast<f32>(magnitude));
     return u32(base) + u32(magnitude >= bitcast<u32>(base + 0.5));
 }
 
-// `trunc(v + 8.5)` of a product v with the sum rounded to 24 bits, as GGUF rounds to 4 bits. The sum comes up to the next whole number from half
-// a unit of its last place below.
+// `trunc(v + 8.5)` of a product v, with the sum rounded to 24 bits, as GGUF rounds to 4 bits. A sum that is up to half
+// a unit in the last place below an integer rounds up to it.
 fn level(product: u32) -> u32 {
     let magnitude = product & 0x7fffffffu;
     let base = min(floor(bitcast<f32>(magnitude)), 8.0);
@@ -33,7 +34,8 @@ fn run(group: u32) {
     for (var half = 0u; half < 2u && group * 2u + half < params.blocks; half++) {
         let block = group * 2u + half;
         let at = params.x_offset + block * BLOCK;
-        // The number of largest magnitude, the first of equals. Bits order as magnitudes do, with NaN on top.
+        // The number of largest magnitude, the first one among equals. Bits sort like magnitudes, with NaN as the
+        // largest.
         var largest = bitcast<u32>(load_x(at));
         for (var e = 1u; e < BLOCK; e++) {
             let bits = bitcast<u32>(load_x(at + e));
@@ -47,7 +49,7 @@ fn run(group: u32) {
             step = bitcast<f32>(magnitude) * 0.125;
             sign = ~largest & 0x80000000u;
         }
-        // Below 2⁻¹¹³ all is zero.
+        // Below 2⁻¹¹³ everything is zero.
         let inverse = select(0.0, 1.0 / step, finite & (magnitude >= 0x07000000u));
         both |= select(0x7e00u, bits_f16(step) | (sign >> 16u), finite) << (half * 16u);
         let to = quants(params.y_first + block);

@@ -7,7 +7,7 @@ override encode: bool = false;
 @group(0) @binding(0) var source: texture_2d<f32>;
 // The pixels.
 @group(0) @binding(1) var<storage, read_write> pixels: array<u32>;
-// First row, number of rows, word of the first row, words from row to row.
+// First row, number of rows, first word of the first row, words per row.
 @group(0) @binding(2) var<uniform> rows: vec4<u32>;
 
 fn srgb(linear: vec3<f32>) -> vec3<f32> {

@@ -1,10 +1,11 @@
-// Row `r` of [outer, n, inner] is the n elements at [r / inner, .., r % inner]. The state S, `start`, `merge` and `result` say what is found.
+// Row `r` of [outer, n, inner] has the n elements at [r / inner, .., r % inner]. The state S, `start`, `merge` and
+// `result` define the reduction.
 
 fn one(base: u32, p: u32) -> S {
     return start(load_x(base + p * params.inner), p);
 }
 
-// As a tree: sums lose less.
+// As a tree, for smaller rounding errors.
 fn four(base: u32, p: u32) -> S {
     let v = chunk(base, p);
     return merge(merge(start(v.x, p), start(v.y, p + 1u)), merge(start(v.z, p + 2u), start(v.w, p + 3u)));
@@ -13,7 +14,8 @@ fn four(base: u32, p: u32) -> S {
 fn run(row: u32, lane: u32) {
     let base = params.x_offset + row / params.inner * params.n * params.inner + row % params.inner;
     let whole = params.n - params.n % 4u;
-    // The first found is the initial value, so nothing needs a neutral one. A lane that finds none takes one that nobody asks for.
+    // The first element is the initial value, so no neutral element is needed. A lane without elements computes a state
+    // that is not used.
     var own: S;
     var p = lane * 4u;
     var left = whole + lane;
@@ -24,7 +26,7 @@ fn run(row: u32, lane: u32) {
         left += STEP;
     }
     p += STEP * 4u;
-    // Two at a time: independent loads.
+    // Two at a time, for independent loads.
     for (; p + STEP * 4u < whole; p += STEP * 8u) {
         own = merge(own, merge(four(base, p), four(base, p + STEP * 4u)));
     }

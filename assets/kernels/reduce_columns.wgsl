@@ -1,5 +1,5 @@
-// Four neighbouring columns of [outer, n, inner] at a time; `inner` is a multiple of four. The state S, `start`, `merge` and `result` say
-// what is found.
+// Reduces four neighbouring columns of [outer, n, inner] at a time. `inner` is a multiple of four. The state S,
+// `start`, `merge` and `result` define the reduction.
 
 struct Four {
     x: S,
@@ -17,7 +17,7 @@ fn found(base: u32, p: u32) -> Four {
     return Four(start(v.x, p), start(v.y, p), start(v.z, p), start(v.w, p));
 }
 
-// Where the first row of the quad is.
+// Position of the first row of the quad.
 fn base_of(quad: u32) -> u32 {
     let quads = params.inner / 4u;
     return params.x_offset + quad / quads * params.n * params.inner + quad % quads * 4u;

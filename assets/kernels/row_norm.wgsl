@@ -1,8 +1,8 @@
-// Each row of [rows, n], normalised, then times `weight_at(p)` plus `bias_at(p)`. KIND: 0 layer, 1 root of mean square, 2 length.
-// x is read twice: once for all that is to know of the row, once for the result.
+// Normalises each row of [rows, n], then multiplies by `weight_at(p)` and adds `bias_at(p)`. KIND: 0 layer norm, 1 root
+// mean square, 2 length. x is read twice: once for the statistics of the row, once for the result.
 
-// How many elements, their mean, and the sum of the squares of what is left of them without the mean; so nothing cancels. Kinds that keep
-// the mean in have 0 for it and for the count.
+// Number of elements, their mean, and the sum of squared deviations from the mean, so that nothing cancels. Kinds that
+// do not subtract the mean have 0 for the mean and the count.
 struct S {
     count: f32,
     mean: f32,

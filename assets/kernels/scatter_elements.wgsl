@@ -1,5 +1,6 @@
-// `data` with updates combined in along one axis. A thread owns one output element and walks the updates of its line in order, so results do not
-// depend on timing. `line_of(p)` is the line's start in `index` and `updates`, and whether they have such a line.
+// `data` with updates combined in along one axis. A thread owns one output element and visits the updates of its line
+// in order, so results do not depend on timing. `line_of(p)` is the start of the line in `index` and `updates`, and
+// whether they have such a line.
 
 fn run(element: u32) {
     var value = load_data(params.data_offset + element);
@@ -15,7 +16,7 @@ fn run(element: u32) {
             }
             wrong += place.fault;
         }
-        // All elements of a line meet the same updates; the first counts for them.
+        // All elements of a line visit the same updates, so only the first one counts faults.
         if own == 0u && wrong != 0u {
             atomicAdd(&faults[0], wrong);
         }

@@ -1,5 +1,6 @@
-// `data` with slices combined in at index tuples. A thread owns some elements of one output slice, `span` apart, and walks the tuples in order, so
-// results do not depend on timing. `slice(0, tuple)` is the number of the slice a tuple names and the faults met.
+// `data` with slices combined in at index tuples. A thread owns some elements of one output slice, `span` apart, and
+// visits the tuples in order, so results do not depend on timing. `slice(0, tuple)` returns the index of the slice that
+// a tuple refers to and the number of faults.
 
 fn run(thread: u32) {
     let own = thread / params.span;
@@ -18,7 +19,7 @@ fn run(thread: u32) {
         }
         wrong += place.fault;
     }
-    // All threads meet the same tuples; the first counts for them.
+    // All threads visit the same tuples, so only the first one counts faults.
     if thread == 0u && wrong != 0u {
         atomicAdd(&faults[0], wrong);
     }

@@ -1,13 +1,14 @@
-// Over the middle of [outer, n, inner]; row `r` is the n elements at [r / inner, .., r % inner]. LOG is 1 for the logarithm of the result.
-// x is read twice: once for the top and the sum together, once for the result.
+// Softmax over the middle axis of [outer, n, inner]. Row `r` has the n elements at [r / inner, .., r % inner]. LOG is 1
+// for log-softmax. x is read twice: once for the maximum and the sum together, once for the result.
 
-// The largest element and the sum of all exponentials relative to it. Nothing found yet: -inf and 0.
+// The largest element and the sum of all exponentials relative to it. Initially -inf and 0.
 struct S {
     top: f32,
     sum: f32,
 }
 
-// The exponential of v relative to that of the top. Spelled out for the top itself, which may be infinite.
+// The exponential of v relative to that of the maximum. The maximum itself is handled separately, because it may be
+// infinite.
 fn share(v: f32, top: f32) -> f32 {
     return select(exp_f32(v - top), 1.0, v == top);
 }
@@ -32,7 +33,7 @@ fn run(row: u32, lane: u32) {
         own = merge(own, S(load_x(x_at + p * params.inner), 1.0));
     }
     let all = fold(lane, own);
-    // A row of nothing but -inf, or with +inf in it, is no distribution.
+    // A row that is entirely -inf, or contains +inf, has no softmax.
     let sum = select(all.sum, from_bits(0x7fc00000u), is_inf(all.top));
     let scale = select(1.0 / sum, log_f32(sum), LOG == 1u);
     for (var p = lane * 4u; p < whole; p += STEP * 4u) {

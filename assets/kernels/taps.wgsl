@@ -7,7 +7,7 @@ fn run(element: u32) {
     let line = params.x_offset + (rest / params.out) * params.n * params.inner + inner;
     var sum = 0.0;
     for (var tap = first; tap < first + params.taps; tap++) {
-        // Positions are in range; the clamp keeps a wrong table from reading elsewhere.
+        // Positions are in range. The clamp prevents an invalid table from reading elsewhere.
         let position = min(u32(load_position(params.position_offset + tap)), params.n - 1u);
         sum += load_weight(params.weight_offset + tap) * load_x(line + position * params.inner);
     }

@@ -1,7 +1,7 @@
-// The best positions of long rows: a workgroup a row. Each round finds the best element after the last one found, by a tree over the
-// threads' own bests.
+// The best positions of long rows, one workgroup per row. Each round finds the best element after the last one found,
+// with a tree reduction over the best of each thread.
 
-/// Each thread's best key, and its position.
+/// The best key of each thread, and its position.
 var<workgroup> keys: array<u32, LANES>;
 var<workgroup> places: array<u32, LANES>;
 
@@ -26,7 +26,7 @@ fn main(
             if lane < half {
                 let other = keys[lane + half];
                 let there = places[lane + half];
-                // Without an element a thread has key 0 and the last position, so it loses to any that has one.
+                // A thread without elements has key 0 and the last position, so it loses to any other.
                 if other > keys[lane] || (other == keys[lane] && there < places[lane]) {
                     keys[lane] = other;
                     places[lane] = there;

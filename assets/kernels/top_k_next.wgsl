@@ -1,12 +1,14 @@
-// The next best element of a row. `key(i)` orders elements: higher is better, equal ones by position.
+// Finds the next best element of a row. `key(i)` orders elements: higher is better, and equal elements are ordered by
+// position.
 
-/// An element's key and its position; a position of `n` means none.
+/// The key of an element and its position. A position of `n` means none.
 struct Best {
     key: u32,
     place: u32,
 }
 
-/// Of every `stride`th element of the row from `first` on: the best of those that come after the `last` one found, or of all in the first round.
+/// The best of every `stride`-th element of the row, starting at `first`, among those that come after the `last` one
+/// found, or among all in the first round.
 fn next_best(start: u32, first: u32, stride: u32, round: u32, last: Best) -> Best {
     var best = Best(0u, params.n);
     for (var i = first; i < params.n; i += stride) {

@@ -1,5 +1,6 @@
-// The best positions where many are wanted: a thread an element. It counts the elements before its own in the order, which is its place
-// in the output. `key(i)` orders elements: higher is better, equal ones by position.
+// The best positions if many are requested, one thread per element. It counts the elements that come before its own,
+// which gives its position in the output. `key(i)` orders elements: higher is better, and equal elements are ordered by
+// position.
 
 fn run(element: u32) {
     let row = element / params.n;

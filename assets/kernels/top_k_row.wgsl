@@ -1,4 +1,5 @@
-// The best positions without barriers: a thread a row, which finds the best element after the last one found, round by round.
+// The best positions without barriers. One thread per row finds the best element after the last one found, round by
+// round.
 
 fn run(row: u32) {
     let start = params.x_offset + row * params.n;

@@ -4,7 +4,7 @@
 @group(0) @binding(0) var shown: texture_storage_2d<rgba8unorm, write>;
 // The pixels.
 @group(0) @binding(1) var<storage, read_write> pixels: array<u32>;
-// First row, number of rows, word of the first row, words from row to row.
+// First row, number of rows, first word of the first row, words per row.
 @group(0) @binding(2) var<uniform> rows: vec4<u32>;
 
 @compute @workgroup_size(8, 8)

@@ -1,4 +1,5 @@
-//! Without a display: some hundred steps, with a broken edit of the shader and then a good one on the way, and a line about each.
+//! Without a display: some hundred steps, with a broken edit of the shader and then a good one on the way, and a line
+//! about each.
 
 use bevy::prelude::*;
 use bevy::shader::{Shader, Source};

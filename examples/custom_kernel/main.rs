@@ -1,7 +1,8 @@
 //! A kernel of your own: reaction and diffusion in WGSL on tensors, shown on a texture, with sliders and hot reload.
 //!
-//! With a display: a window. Edit `assets/examples/gray_scott.wgsl` while it runs. Without one: some hundred steps, two edits, and a summary.
-//! `--frames N` ends after so many frames, `--screenshot FILE.png` takes a picture of the last, `--gpu` uses a software adapter too.
+//! With a display: a window. Edit `assets/examples/gray_scott.wgsl` while it runs. Without one: some hundred steps, two
+//! edits, and a summary. `--frames N` ends after so many frames, `--screenshot FILE.png` takes a picture of the last,
+//! `--gpu` uses a software adapter too.
 
 mod edits;
 mod twin;

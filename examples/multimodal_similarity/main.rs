@@ -1,4 +1,5 @@
-//! Real text and image encoders in one scene: type words, and the pictures that mean them come forward. Without a display it prints rankings.
+//! Real text and image encoders in one scene: type words, and the pictures that mean them come forward. Without a
+//! display it prints rankings.
 
 #[cfg_attr(not(feature = "inspector"), expect(dead_code, reason = "the scene uses all of it"))]
 mod engine;

@@ -5,11 +5,13 @@ use crossbeam_channel::{Receiver, Sender};
 
 use super::{ImageError, KernelError, RunError};
 
-/// A failure outside of any call that could have returned an error. It is logged; observe it with `app.add_observer` to handle it.
+/// A failure outside of any call that could have returned an error. It is logged; observe it with `app.add_observer` to
+/// handle it.
 #[derive(Event, Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum TensorFault {
-    /// A tensor has the name of another tensor of its model. Ops reject it until it is renamed or the other tensor is despawned.
+    /// A tensor has the name of another tensor of its model. Ops reject it until it is renamed or the other tensor is
+    /// despawned.
     DuplicateName {
         /// The model.
         model: Entity,
@@ -18,7 +20,8 @@ pub enum TensorFault {
         /// The second tensor.
         tensor: Entity,
     },
-    /// A model was to move to the GPU by [`ModelBackend`](crate::support::ModelBackend), but the app has no device. It stays on the CPU.
+    /// A model was to move to the GPU by [`ModelBackend`](crate::support::ModelBackend), but the app has no device. It
+    /// stays on the CPU.
     NoDevice {
         /// The model.
         model: Entity,
@@ -29,7 +32,8 @@ pub enum TensorFault {
     Kernel(KernelError),
     /// An image could not be copied to a tensor, or a tensor to an image.
     Image {
-        /// The entity with [`TensorFromImage`](crate::image::TensorFromImage) or [`ImageFromTensor`](crate::image::ImageFromTensor).
+        /// The entity with [`TensorFromImage`](crate::image::TensorFromImage) or
+        /// [`ImageFromTensor`](crate::image::ImageFromTensor).
         entity: Entity,
         /// The reason.
         error: ImageError,

@@ -46,7 +46,8 @@ pub enum ImageError {
         /// The height of the image.
         height: u32,
     },
-    /// The tensor is a view in which the bytes of a pixel or the pixels of a row are not adjacent, or in which rows overlap.
+    /// The tensor is a view in which the bytes of a pixel or the pixels of a row are not adjacent, or in which rows
+    /// overlap.
     #[error("the tensor is a view whose pixels are not adjacent; copy it first")]
     View,
     /// A tensor could not be created.

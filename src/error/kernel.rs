@@ -12,8 +12,8 @@ fn in_kernel(kernel: &str, place: Option<SourcePlace>) -> String {
     }
 }
 
-/// The error of registering a [`CustomKernel`](crate::kernels::CustomKernel), or of reloading its shader. After a failed reload the kernel keeps
-/// its previous shader.
+/// The error of registering a [`CustomKernel`](crate::kernels::CustomKernel), or of reloading its shader. After a
+/// failed reload the kernel keeps its previous shader.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum KernelError {
@@ -109,7 +109,8 @@ pub enum KernelError {
         /// The difference, with the name of the member.
         reason: String,
     },
-    /// A barrier is in non-uniform control flow: some threads of a workgroup may not reach it, and the device could hang.
+    /// A barrier is in non-uniform control flow: some threads of a workgroup may not reach it, and the device could
+    /// hang.
     #[error("{}: a barrier of `{function}` is in non-uniform control flow", in_kernel(kernel, *place))]
     Barrier {
         /// The kernel.
@@ -141,7 +142,8 @@ pub enum KernelError {
         /// The number of workgroups.
         workgroups: [u32; 3],
     },
-    /// The function of an elementwise kernel does not take and return single numbers, or does not match the CPU function.
+    /// The function of an elementwise kernel does not take and return single numbers, or does not match the CPU
+    /// function.
     #[error("{}: {reason}", in_kernel(kernel, *place))]
     Elementwise {
         /// The kernel.

@@ -180,8 +180,8 @@ impl TensorDiagnostics {
 
     /// Switches debug mode. In debug mode, new plans are logged, and every launch has a debug group with its op and
     /// source location. The first op that produces a NaN or an infinity from finite inputs is reported as
-    /// [`RunError::NonFinite`](crate::error::RunError::NonFinite). This check reads all operands, so work takes several times
-    /// as long.
+    /// [`RunError::NonFinite`](crate::error::RunError::NonFinite). This check reads all operands, so work takes several
+    /// times as long.
     pub fn set_debug(&self, on: bool) {
         self.debug.store(on, Ordering::Relaxed);
     }

@@ -98,8 +98,8 @@ impl GpuExecutor {
         self.programs.begin_frame(self.diagnostics.debug());
     }
 
-    /// Queues the input of a frame: image copies into tensors, then recordings and memory requests, then image copies out
-    /// of tensors.
+    /// Queues the input of a frame: image copies into tensors, then recordings and memory requests, then image copies
+    /// out of tensors.
     fn accept(&mut self, frame: Frame) {
         self.accept_pipeline_requests(frame.pipelines);
         let (into_tensors, into_images) = split_by_direction(frame.images);

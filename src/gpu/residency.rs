@@ -312,8 +312,8 @@ impl Residents {
     }
 }
 
-/// Clears buffers at once. `write_buffer` runs before the next submission, so a clear in a later one would erase what it
-/// wrote.
+/// Clears buffers at once. `write_buffer` runs before the next submission, so a clear in a later one would erase what
+/// it wrote.
 fn clear_buffers(gpu: &Gpu, buffers: &[Arc<DeviceBuffer>]) {
     if buffers.is_empty() {
         return;

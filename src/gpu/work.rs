@@ -65,8 +65,8 @@ impl WorkQueue {
         self.add_recordings(gpu, parts);
     }
 
-    /// Queues recordings in as few batches as possible. If the budget is too small for all of their tensors at once, each
-    /// recording becomes its own batch.
+    /// Queues recordings in as few batches as possible. If the budget is too small for all of their tensors at once,
+    /// each recording becomes its own batch.
     fn add_recordings(&mut self, gpu: &Gpu, parts: Vec<Part>) {
         let batches = match fits_budget(gpu, &parts) {
             true => Batch::split(parts),

@@ -1,8 +1,10 @@
-//! Copies between images and tensors. *Pixels* are a tensor `[height, width, 4]` of `u8` with sRGB colours, red to alpha.
+//! Copies between images and tensors. *Pixels* are a tensor `[height, width, 4]` of `u8` with sRGB colours, red to
+//! alpha.
 //!
-//! [`TensorFromImage`] copies an [`Image`], which can be a camera's render target, to a tensor. [`ImageFromTensor`] copies a tensor
-//! to an image. On the GPU backend neither copy leaves the device. [`TensorCommands::image_input`] converts pixels to the input of a
-//! network, and [`TensorCommands::image_pixels`] converts the output of a network to pixels.
+//! [`TensorFromImage`] copies an [`Image`], which can be a camera's render target, to a tensor. [`ImageFromTensor`]
+//! copies a tensor to an image. On the GPU backend neither copy leaves the device. [`TensorCommands::image_input`]
+//! converts pixels to the input of a network, and [`TensorCommands::image_pixels`] converts the output of a network to
+//! pixels.
 
 mod pixels;
 
@@ -130,8 +132,8 @@ pub(crate) fn plugin(app: &mut App) {
 
 /// Images.
 impl TensorCommands<'_, '_> {
-    /// Converts pixels `[height, width, 4]` of `u8` to the input of a network: blended with the background, cropped, resized
-    /// and normalised.
+    /// Converts pixels `[height, width, 4]` of `u8` to the input of a network: blended with the background, cropped,
+    /// resized and normalised.
     #[track_caller]
     pub fn image_input<'a>(
         &'a self,
@@ -179,8 +181,8 @@ impl TensorCommands<'_, '_> {
         }
     }
 
-    /// Converts the output of a network with three channels to pixels `[height, width, 4]` of `u8`. This reverses the mean and
-    /// deviation of the settings and resizes if a size is given. The crop and the background are not used.
+    /// Converts the output of a network with three channels to pixels `[height, width, 4]` of `u8`. This reverses the
+    /// mean and deviation of the settings and resizes if a size is given. The crop and the background are not used.
     #[track_caller]
     pub fn image_pixels<'a>(
         &'a self,

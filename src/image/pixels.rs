@@ -16,15 +16,16 @@ use crate::record::TensorCommands;
 use crate::support::{ModelBackend, TensorSupport};
 use crate::tensor::{Tensor, TensorData, TensorOf};
 
-/// Copies an image to the [`Tensor`] of the same entity, as pixels: `u8 [height, width, 4]`. The tensor is inserted if there is none,
-/// and replaced if the size of the image changes.
+/// Copies an image to the [`Tensor`] of the same entity, as pixels: `u8 [height, width, 4]`. The tensor is inserted if
+/// there is none, and replaced if the size of the image changes.
 ///
-/// The image can be a camera's render target. On the GPU backend the texture is copied on the device, before the tensor work of the
-/// frame; a render target has the content of the previous frame. On the CPU backend the data of the image is read from main memory.
-/// Render targets, and images that are only on the device, are read back by Bevy a few frames later, and need
-/// `TextureUsages::COPY_SRC`.
+/// The image can be a camera's render target. On the GPU backend the texture is copied on the device, before the tensor
+/// work of the frame; a render target has the content of the previous frame. On the CPU backend the data of the image
+/// is read from main memory. Render targets, and images that are only on the device, are read back by Bevy a few frames
+/// later, and need `TextureUsages::COPY_SRC`.
 ///
-/// An image that is still loading is copied once it is loaded. An image that cannot be copied triggers a [`TensorFault::Image`].
+/// An image that is still loading is copied once it is loaded. An image that cannot be copied triggers a
+/// [`TensorFault::Image`].
 #[derive(Component, Clone, Debug, Reflect)]
 #[reflect(Component, Debug, Clone)]
 pub struct TensorFromImage {
@@ -35,8 +36,9 @@ pub struct TensorFromImage {
 }
 
 /// Copies the [`Tensor`] of the same entity, pixels `u8 [height, width, 4]` or a view of such, to an image made with
-/// [`image_for_tensor`]. On the GPU backend it is copied on the device, after the tensor work of the frame. On the CPU backend it
-/// becomes the data of the image, a few frames later. Pixels that cannot be copied trigger a [`TensorFault::Image`].
+/// [`image_for_tensor`]. On the GPU backend it is copied on the device, after the tensor work of the frame. On the CPU
+/// backend it becomes the data of the image, a few frames later. Pixels that cannot be copied trigger a
+/// [`TensorFault::Image`].
 #[derive(Component, Clone, Debug, Reflect)]
 #[reflect(Component, Debug, Clone)]
 pub struct ImageFromTensor {

@@ -8,8 +8,8 @@ use crate::tensor::{Tensor, TensorOf};
 
 /// Triggered on every tensor whose content was lost with the device. The event bubbles from the tensor to its model.
 ///
-/// The tensor entity stays. Work that reads the tensor fails with [`RunError::Lost`](crate::error::RunError::Lost) until the
-/// whole tensor is written again.
+/// The tensor entity stays. Work that reads the tensor fails with [`RunError::Lost`](crate::error::RunError::Lost)
+/// until the whole tensor is written again.
 ///
 /// By default Bevy exits the app when the device is lost. To continue with a new device, insert a `RenderErrorHandler`:
 ///
@@ -26,8 +26,8 @@ use crate::tensor::{Tensor, TensorOf};
 /// ```
 ///
 /// After recovery, work that had not started runs on the new device. Pending readbacks return
-/// [`ReadError::DeviceLost`](crate::error::ReadError::DeviceLost). A tensor is restored on its next use if its content is
-/// available on the host:
+/// [`ReadError::DeviceLost`](crate::error::ReadError::DeviceLost). A tensor is restored on its next use if its content
+/// is available on the host:
 /// - The tensor was evicted to the host, or was not uploaded yet.
 /// - The tensor was evicted to the host.
 /// - Its content is generated (zeros, constants, ranges, random numbers), and it was not written since.

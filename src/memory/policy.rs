@@ -28,7 +28,8 @@ pub struct MemoryPolicy {
     pub idle: Duration,
     /// Only tensors larger than this are evicted. In bytes.
     pub min_bytes: u64,
-    /// How often the policy is applied. [`TensorMemory::optimize`](crate::memory::TensorMemory::optimize) applies it at once.
+    /// How often the policy is applied. [`TensorMemory::optimize`](crate::memory::TensorMemory::optimize) applies it at
+    /// once.
     pub interval: Duration,
 }
 

@@ -15,8 +15,8 @@ pub enum PressureLevel {
 }
 
 /// Triggered when the bytes in use on the device rise to a threshold of the budget
-/// ([`MemorySettings::pressure`](crate::memory::MemorySettings::pressure)). It is triggered once per rise, and again only after
-/// the use has fallen below the threshold. Idle buffers do not count. Never triggered without a budget.
+/// ([`MemorySettings::pressure`](crate::memory::MemorySettings::pressure)). It is triggered once per rise, and again
+/// only after the use has fallen below the threshold. Idle buffers do not count. Never triggered without a budget.
 #[derive(Event, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPressure {
     /// The threshold that was reached.

@@ -17,8 +17,8 @@ pub struct MemorySettings {
     /// The plugin allocates no buffer that would exceed the budget. To make room it evicts the least recently used
     /// tensors that are not [`Pinned`] to the host. Frames do not wait for this: recorded work is delayed, in order,
     /// until there is room. Evicted tensors are restored bit for bit on their next use. Work that cannot fit fails with
-    /// [`RunError::Budget`](crate::error::RunError::Budget). Staging buffers do not count, because they are in host-visible
-    /// memory.
+    /// [`RunError::Budget`](crate::error::RunError::Budget). Staging buffers do not count, because they are in
+    /// host-visible memory.
     pub budget: Option<u64>,
     /// Maximum number of bytes of idle device buffers that are kept for reuse.
     pub pool_bytes: u64,

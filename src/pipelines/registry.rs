@@ -106,9 +106,10 @@ impl TensorPipelines {
         PipelineList { kernels: lock(&self.0.records).iter().map(|record| record.kernel.clone()).collect() }
     }
 
-    /// Compiles the kernels of a list in the background, higher priorities first. [`TensorWarmUp`](crate::pipelines::TensorWarmUp)
-    /// events and [`WarmUpStatus`](crate::pipelines::WarmUpStatus) report the progress. Kernels in the list that this version of
-    /// the crate does not generate are compiled but never run.
+    /// Compiles the kernels of a list in the background, higher priorities first.
+    /// [`TensorWarmUp`](crate::pipelines::TensorWarmUp) events and [`WarmUpStatus`](crate::pipelines::WarmUpStatus)
+    /// report the progress. Kernels in the list that this version of the crate does not generate are compiled but never
+    /// run.
     pub fn precompile(&self, label: &str, priority: i32, list: &PipelineList) -> WarmUpId {
         let id = WarmUpId::next();
         self.begin_warm_up(id, label, list.kernels.len());

@@ -54,7 +54,8 @@ impl Batch {
         batch
     }
 
-    /// As few batches as there can be: one, unless work has to wait for content that earlier work sends to the other backend.
+    /// As few batches as there can be: one, unless work has to wait for content that earlier work sends to the other
+    /// backend.
     pub(crate) fn split(parts: impl IntoIterator<Item = Part>) -> Vec<Self> {
         let mut groups: Vec<Vec<Part>> = Vec::new();
         for part in parts {

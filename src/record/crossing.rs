@@ -1,8 +1,8 @@
 //! Values that cross from one backend to the other, and tensors that move.
 //!
-//! The work on one side ends with a readback into a storage of the other side, and the work there waits for it, in its queue.
-//! A crossing seals the part of the recording that it leaves: what is recorded on that backend afterwards runs as a part of
-//! its own, so that it can wait for a value that comes back.
+//! The work on one side ends with a readback into a storage of the other side, and the work there waits for it, in its
+//! queue. A crossing seals the part of the recording that it leaves: what is recorded on that backend afterwards runs
+//! as a part of its own, so that it can wait for a value that comes back.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::tensor::{Initial, Storage};
 impl TensorCommands<'_, '_> {
     /// Moves a value to a backend, bit for bit. A value that is there already is returned as it is.
     ///
-    /// The work behind the value runs on its own backend, and the work that uses the result waits for it. No frame does.
-    /// Without a device, [`Backend::Gpu`] is an [`OpError::NoDevice`].
+    /// The work behind the value runs on its own backend, and the work that uses the result waits for it. No frame
+    /// does. Without a device, [`Backend::Gpu`] is an [`OpError::NoDevice`].
     #[doc(alias = "to")]
     #[doc(alias = "cpu")]
     #[doc(alias = "cuda")]

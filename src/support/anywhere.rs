@@ -14,9 +14,9 @@ use super::AdapterFacts;
 /// Time per frame without a window. Frames without a pause would take the cores that tensor work runs on.
 const PACE: Duration = Duration::from_millis(8);
 
-/// `DefaultPlugins`, adapted to the machine. Without an adapter it adds no renderer, and tensor work runs on the CPU. Without a
-/// display it opens no window. Without a window the app runs at 125 frames per second; `set` a `ScheduleRunnerPlugin` to change
-/// that.
+/// `DefaultPlugins`, adapted to the machine. Without an adapter it adds no renderer, and tensor work runs on the CPU.
+/// Without a display it opens no window. Without a window the app runs at 125 frames per second; `set` a
+/// `ScheduleRunnerPlugin` to change that.
 ///
 /// ```
 /// # use bevy::prelude::*;
@@ -107,8 +107,8 @@ pub fn has_display() -> bool {
     return true;
 }
 
-/// Checks whether the displays named by the environment are reachable. A session can outlive its display server, and opening a
-/// window would then end the app.
+/// Checks whether the displays named by the environment are reachable. A session can outlive its display server, and
+/// opening a window would then end the app.
 #[cfg(all(unix, not(any(target_vendor = "apple", target_os = "android"))))]
 mod display {
     use core::time::Duration;

@@ -12,7 +12,8 @@ use bevy::render::renderer::{RenderAdapterInfo, RenderDevice};
 /// The backend that an app requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Reflect)]
 pub enum BackendChoice {
-    /// The GPU if the app renders on a hardware adapter, else the CPU. A software adapter is slower than the CPU backend.
+    /// The GPU if the app renders on a hardware adapter, else the CPU. A software adapter is slower than the CPU
+    /// backend.
     #[default]
     Auto,
     /// The device that the app renders with, hardware or software. Without one, the CPU, with a warning.

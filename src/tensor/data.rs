@@ -37,8 +37,8 @@ impl TensorData {
         Ok(Self { dtype, shape, words: format.pack(values).into() })
     }
 
-    /// Creates quantised data from the blocks of a GGUF file: for each block, the half-precision scale and then the quants.
-    /// ([`DType::Q4_128`] is not a GGUF type. Its blocks are like those of `Q4_0`, with 64 bytes of quants.)
+    /// Creates quantised data from the blocks of a GGUF file: for each block, the half-precision scale and then the
+    /// quants. ([`DType::Q4_128`] is not a GGUF type. Its blocks are like those of `Q4_0`, with 64 bytes of quants.)
     pub fn from_gguf_blocks(dtype: DType, shape: impl Into<Shape>, bytes: &[u8]) -> Result<Self, TensorError> {
         let shape = shape.into();
         let format = quantized_format("from_gguf_blocks", dtype, &shape)?;
@@ -82,7 +82,8 @@ impl TensorData {
         &bytemuck::cast_slice(&self.words)[..self.dtype.bytes(self.shape.elements())]
     }
 
-    /// Copies rows of the first axis. The range must start at a word boundary, and end at one unless it includes the last row.
+    /// Copies rows of the first axis. The range must start at a word boundary, and end at one unless it includes the
+    /// last row.
     pub(crate) fn rows(&self, rows: core::ops::Range<usize>) -> Self {
         let mut shape = self.shape.clone();
         let row = shape.elements() / shape.first().copied().unwrap_or(1).max(1);
@@ -105,7 +106,8 @@ impl TensorData {
         Ok(bytemuck::cast_slice(self.bytes()))
     }
 
-    /// Converts the values to `f32`, whatever their type. Truth values become 0 and 1; quantised values are dequantised.
+    /// Converts the values to `f32`, whatever their type. Truth values become 0 and 1; quantised values are
+    /// dequantised.
     pub fn to_f32(&self) -> Vec<f32> {
         let bytes = self.bytes();
         if let Some(format) = self.dtype.block_format() {

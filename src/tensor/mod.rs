@@ -27,12 +27,12 @@ use crate::ir::scalar_bits;
 
 /// An n-dimensional array on a tensor backend.
 ///
-/// A tensor has a shape and an element type, and views a storage. Clones, views and shared tensors use the same storage: they
-/// need no extra memory, and a write through one is seen by all. The storage is freed when the last of them is dropped and no
-/// submitted work uses it any more. A view of a quantised tensor must be a range of whole rows.
+/// A tensor has a shape and an element type, and views a storage. Clones, views and shared tensors use the same
+/// storage: they need no extra memory, and a write through one is seen by all. The storage is freed when the last of
+/// them is dropped and no submitted work uses it any more. A view of a quantised tensor must be a range of whole rows.
 ///
-/// The component is immutable. Change its *values* with [`TensorCommands::write`](crate::ops::TensorCommands::write) and
-/// [`TensorCommands::store`](crate::ops::TensorCommands::store). To change its shape, insert another `Tensor`.
+/// The component is immutable. Change its *values* with [`TensorCommands::write`](crate::ops::TensorCommands::write)
+/// and [`TensorCommands::store`](crate::ops::TensorCommands::store). To change its shape, insert another `Tensor`.
 #[derive(Component, Clone, Reflect)]
 #[component(immutable)]
 #[reflect(opaque)]
@@ -71,7 +71,8 @@ impl Tensor {
         Self::from_slice(&values, [rows.len(), expected])
     }
 
-    /// Creates a quantised tensor from numbers in row-major order. `dtype` is one of [`DType::QUANTIZED`]; the host quantises.
+    /// Creates a quantised tensor from numbers in row-major order. `dtype` is one of [`DType::QUANTIZED`]; the host
+    /// quantises.
     pub fn quantized(dtype: DType, shape: impl Into<Shape>, values: &[f32]) -> Result<Self, TensorError> {
         Ok(Self::from(TensorData::quantized(dtype, shape, values)?))
     }
@@ -91,8 +92,8 @@ impl Tensor {
         Self::full(shape, 1.0, dtype)
     }
 
-    /// Creates a tensor in which every element is `value`. The value is converted as by a cast: integers truncate and saturate,
-    /// [`DType::Bool`] becomes `value != 0`.
+    /// Creates a tensor in which every element is `value`. The value is converted as by a cast: integers truncate and
+    /// saturate, [`DType::Bool`] becomes `value != 0`.
     pub fn full(shape: impl Into<Shape>, value: f64, dtype: DType) -> Result<Self, TensorError> {
         let dtype = plain("full", dtype)?;
         Self::with(shape.into(), dtype, Initial::Generated(Generator::Full(scalar_bits(value, dtype))))
@@ -114,8 +115,8 @@ impl Tensor {
         Self::with(Shape::from([rows, columns]), dtype, Initial::Generated(Generator::Eye { columns }))
     }
 
-    /// Creates a tensor of uniformly distributed numbers in `low..high`. The same seed gives the same numbers on every backend.
-    /// Floats only.
+    /// Creates a tensor of uniformly distributed numbers in `low..high`. The same seed gives the same numbers on every
+    /// backend. Floats only.
     pub fn random_uniform(
         shape: impl Into<Shape>,
         low: f32,
@@ -126,8 +127,8 @@ impl Tensor {
         Self::random("random_uniform", shape.into(), Generator::Uniform { seed, low, high }, dtype)
     }
 
-    /// Creates a tensor of normally distributed numbers. The same seed gives the same numbers on every backend, except for
-    /// rounding. Floats only.
+    /// Creates a tensor of normally distributed numbers. The same seed gives the same numbers on every backend, except
+    /// for rounding. Floats only.
     pub fn random_normal(
         shape: impl Into<Shape>,
         mean: f32,
@@ -205,8 +206,8 @@ impl Tensor {
         self.slice_step(axis, start, end, 1)
     }
 
-    /// Returns a view of every `step`-th element of `start..end` of an axis. Negative numbers, and ends beyond the axis, work as in
-    /// Python.
+    /// Returns a view of every `step`-th element of `start..end` of an axis. Negative numbers, and ends beyond the
+    /// axis, work as in Python.
     pub fn slice_step(&self, axis: isize, start: isize, end: isize, step: isize) -> Result<Self, TensorError> {
         let axis = resolve_axis(axis, self.shape())?;
         let (start, count) = python_range(self.shape()[axis], start, end, step).ok_or_else(|| TensorError::Range {
@@ -310,7 +311,8 @@ pub(crate) fn resolve_permutation(order: &[isize], shape: &Shape) -> Result<Vec<
     if seen.iter().all(|&s| s) { Ok(resolved) } else { Err(fail()) }
 }
 
-/// A Python slice of an axis of `size`, as first index and count. `None` for a step of 0. Ends beyond the axis are clamped.
+/// A Python slice of an axis of `size`, as first index and count. `None` for a step of 0. Ends beyond the axis are
+/// clamped.
 pub(crate) fn python_range(size: usize, start: isize, end: isize, step: isize) -> Option<(usize, usize)> {
     let n = size as isize;
     let from_back = |i: isize| if i < 0 { i.saturating_add(n) } else { i };

@@ -144,8 +144,8 @@ impl TensorModels<'_, '_> {
         &self.names
     }
 
-    /// Spawns a tensor of the same name and storage in model `to`. It needs no extra memory, both tensors see each other's writes, and
-    /// the storage lives until the last of them is despawned.
+    /// Spawns a tensor of the same name and storage in model `to`. It needs no extra memory, both tensors see each
+    /// other's writes, and the storage lives until the last of them is despawned.
     pub fn share(&mut self, from: Entity, name: &str, to: Entity) -> Result<Entity, ShareError> {
         self.share_view(from, name, to, name, |tensor| Ok(tensor.clone()))
     }

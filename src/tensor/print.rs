@@ -17,8 +17,8 @@ const LINE_WIDTH: usize = 75;
 /// The most digits after the point.
 const PRECISION: usize = 8;
 
-/// Prints the values as NumPy does: aligned in columns, at most 8 digits after the point, the edges only beyond 1000 elements.
-/// Quantised data is printed as the numbers that it stands for.
+/// Prints the values as NumPy does: aligned in columns, at most 8 digits after the point, the edges only beyond 1000
+/// elements. Quantised data is printed as the numbers that it stands for.
 ///
 /// ```
 /// # use bevy_tensor_compute::tensor::TensorData;
@@ -278,7 +278,8 @@ fn f16_digits(number: f32, digits: usize) -> Option<String> {
     if returns(&nearest) {
         return Some(nearest);
     }
-    // Numbers are closer together below a power of two than above it, so the next text up may parse where the nearest does not.
+    // Numbers are closer together below a power of two than above it, so the next text up may parse where the nearest
+    // does not.
     let (_, exponent) = nearest.split_once('e')?;
     let step = 10f64.powi(exponent.parse::<i32>().ok()? - digits as i32);
     let up = nearest.parse::<f64>().ok()? + step.copysign(number.into());
@@ -349,7 +350,8 @@ mod tests {
         TensorData::new(values, shape).unwrap().to_string()
     }
 
-    // Expected texts are what NumPy 2.4 prints. The code was compared with it on 387,669 arrays, every number of f16 among them.
+    // Expected texts are what NumPy 2.4 prints. The code was compared with it on 387,669 arrays, every number of f16
+    // among them.
 
     #[test]
     fn floats_have_the_shortest_digits_and_aligned_columns() {
@@ -357,7 +359,8 @@ mod tests {
         let expected = "[[ 1.          2.5        -3.        ]\n [ 0.1        20.          0.33333334]]";
         assert_eq!(print::<f32>(&rows, [2, 3]), expected);
         assert_eq!(print(&[0.1, 2.0, 1.0 / 3.0].map(f16::from_f32), [3]), "[0.1    2.     0.3333]");
-        // Exactly halfway between two texts: the even one. Below a power of two: only one of them gives the number back.
+        // Exactly halfway between two texts: the even one. Below a power of two: only one of them gives the number
+        // back.
         assert_eq!(print::<f32>(&[0.001953125, 1.0], [2]), "[0.00195312 1.        ]");
         #[expect(clippy::excessive_precision, reason = "the exact value of the float, halfway between two texts")]
         let halfway = 203_143.625;

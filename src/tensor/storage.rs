@@ -82,8 +82,8 @@ pub(crate) struct Storage {
 struct Content {
     /// The data of the device, once there is any. Only on the GPU backend.
     device: Option<DeviceSlot>,
-    /// Host-side source from which the content can be restored: the initial content, or a copy on the host. `None` if it is out of
-    /// date, and on the CPU backend once the backend has taken it.
+    /// Host-side source from which the content can be restored: the initial content, or a copy on the host. `None` if
+    /// it is out of date, and on the CPU backend once the backend has taken it.
     source: Option<Initial>,
     /// Counts the bytes of the copy on the host.
     copy: Option<HostCopy>,
@@ -294,8 +294,8 @@ impl Storage {
         moves == 0 || self.content().moves_done >= moves
     }
 
-    /// Ends a move: the content has arrived, and the other backend frees it. Without words the move failed; the content is then
-    /// what the host still has, or is lost.
+    /// Ends a move: the content has arrived, and the other backend frees it. Without words the move failed; the content
+    /// is then what the host still has, or is lost.
     pub(crate) fn land(&self, words: Option<Arc<[u32]>>) {
         let mut content = self.content();
         content.device = None;
@@ -340,7 +340,8 @@ impl Storage {
         self.content().version
     }
 
-    /// Records that the content is now in `slot`. `keep` says whether host data stays as a copy; generators always stay.
+    /// Records that the content is now in `slot`. `keep` says whether host data stays as a copy; generators always
+    /// stay.
     pub(crate) fn arrive(&self, slot: DeviceSlot, keep: bool, counters: &Arc<Counters>) {
         let mut content = self.content();
         let source = content.source.take().filter(|source| keep || !matches!(source, Initial::Data(_)));

@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use bevy::reflect::Reflect;
 
-/// The place of a tensor's content. Generated content (zeros, random numbers, …) counts as host content until the tensor is first
-/// written, because the backend can generate it again.
+/// The place of a tensor's content. Generated content (zeros, random numbers, …) counts as host content until the
+/// tensor is first written, because the backend can generate it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Reflect)]
 pub enum Residency {
     /// On the host: not used yet, evicted from the device, or owned by the CPU backend.

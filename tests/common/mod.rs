@@ -1,4 +1,4 @@
-//! A headless app per backend, and how close is close enough.
+//! A headless app per backend, and tolerances for comparing results.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use bevy_tensor_compute::tensor::Residency;
 /// Both backends.
 pub const BACKENDS: [Backend; 2] = [Backend::Gpu, Backend::Cpu];
 
-/// An app that is stepped by hand.
+/// An app that tests update manually.
 pub struct Rig {
     pub app: App,
     pub backend: Backend,
@@ -38,13 +38,13 @@ impl Rig {
         Self::with(backend, TensorComputePlugin { pipelines, ..default() })
     }
 
-    /// An app with a GPU and memory settings of its own.
+    /// An app with a GPU and the given memory settings.
     pub fn with_memory(memory: MemorySettings) -> Self {
         let pipelines = PipelineSettings { synchronous: true, ..default() };
         Self::with(Backend::Gpu, TensorComputePlugin { pipelines, memory, ..default() })
     }
 
-    /// An app on a device that shows at most so many bytes of a buffer at once.
+    /// An app on a device that can bind at most this many bytes of a buffer.
     pub fn with_binding_limit(bytes: u64) -> Self {
         let limits = wgpu::Limits { max_storage_buffer_binding_size: bytes, ..adapter_limits() };
         let settings = WgpuSettings { constrained_limits: Some(limits), ..default() };
@@ -52,17 +52,17 @@ impl Rig {
         Self::with_renderer(Backend::Gpu, TensorComputePlugin { pipelines, ..default() }, settings)
     }
 
-    /// An app with plugin settings of its own; the backend is set here.
+    /// An app with the given plugin settings, except for the backend.
     pub fn with(backend: Backend, plugin: TensorComputePlugin) -> Self {
         Self::with_renderer(backend, plugin, WgpuSettings::default())
     }
 
-    /// An app with settings of its own for the plugin and for the renderer.
+    /// An app with the given settings for the plugin and the renderer.
     pub fn with_renderer(backend: Backend, plugin: TensorComputePlugin, renderer: WgpuSettings) -> Self {
         Self::build(backend, plugin, renderer, |_| ())
     }
 
-    /// An app with a plugin more.
+    /// An app with an additional plugin.
     pub fn with_plugin(backend: Backend, more: impl Plugin) -> Self {
         let pipelines = PipelineSettings { synchronous: true, ..default() };
         let plugin = TensorComputePlugin { pipelines, ..default() };
@@ -109,7 +109,7 @@ impl Rig {
         self.app.world_mut().spawn(tensor).id()
     }
 
-    /// Records in a system of its own; the work runs with the next update.
+    /// Records in a separate system. The work runs in the next update.
     pub fn record<T: 'static>(
         &mut self,
         record: impl FnOnce(&TensorCommands) -> Result<T, OpError> + Send + Sync + 'static,
@@ -122,14 +122,14 @@ impl Rig {
             .expect("runs once")
     }
 
-    /// Records with whatever `record` borrows; the work runs with the next update.
+    /// Records with a closure that may borrow. The work runs in the next update.
     pub fn with_ops(&mut self, record: impl FnOnce(&TensorCommands)) {
         let mut state = SystemState::<TensorCommands>::new(self.app.world_mut());
         record(&state.get_mut(self.app.world_mut()).expect("the plugin is there"));
         state.apply(self.app.world_mut());
     }
 
-    /// Looks at, or asks for something about, the tensors' memory.
+    /// Calls `ask` with the tensors' memory.
     pub fn memory<T>(&mut self, ask: impl FnOnce(&mut TensorMemory) -> T) -> T {
         let mut state = SystemState::<TensorMemory>::new(self.app.world_mut());
         let answer = ask(&mut state.get_mut(self.app.world_mut()).expect("the plugin is there"));
@@ -137,17 +137,17 @@ impl Rig {
         answer
     }
 
-    /// Where a tensor's content is.
+    /// Where the content of a tensor is.
     pub fn residency(&self, tensor: Entity) -> Residency {
         self.app.world().get::<Tensor>(tensor).expect("a tensor").residency()
     }
 
-    /// Bytes of all buffers the device knows of, by its own counters.
+    /// Bytes of all buffers of the device, as counted by the device.
     pub fn device_bytes(&self) -> isize {
         self.app.world().resource::<RenderDevice>().wgpu_device().get_internal_counters().hal.buffer_memory.read()
     }
 
-    /// Records a value and steps the app until its content is here.
+    /// Records a value and updates the app until its content arrives.
     pub fn compute(
         &mut self,
         record: impl for<'a> FnOnce(&'a TensorCommands) -> OpResult<TensorValue<'a>> + Send + Sync + 'static,
@@ -165,7 +165,7 @@ impl Rig {
         self.wait(&receiver).expect("values arrive")
     }
 
-    /// Steps the app until a receiver has its answer.
+    /// Updates the app until a receiver has its answer.
     pub fn wait(&mut self, receiver: &TensorReceiver) -> Result<TensorData, ReadError> {
         let mut answer = None;
         self.step_until(|_| {
@@ -175,7 +175,7 @@ impl Rig {
         answer.expect("step_until ends when it is here")
     }
 
-    /// Steps the app until `done`, or fails after a minute.
+    /// Updates the app until `done` returns true. Fails after a minute.
     pub fn step_until(&mut self, mut done: impl FnMut(&mut App) -> bool) {
         let end = Instant::now() + Duration::from_secs(60);
         while !done(&mut self.app) {
@@ -184,7 +184,7 @@ impl Rig {
         }
     }
 
-    /// Steps the app until the device has done all that was submitted so far, so that what is freed is gone.
+    /// Updates the app until the device has finished everything submitted so far, so that freed memory is released.
     pub fn settle(&mut self) {
         let done = Arc::new(AtomicBool::new(false));
         if let Some(queue) = self.app.world().get_resource::<RenderQueue>() {
@@ -207,13 +207,13 @@ impl Rig {
     }
 }
 
-/// What a device on this machine offers.
+/// The limits of a device on this machine.
 fn adapter_limits() -> wgpu::Limits {
     let rig = Rig::new(Backend::Gpu);
     rig.app.world().resource::<TensorSupport>().adapter.as_ref().expect("a GPU").limits.clone()
 }
 
-/// Bevy's plugins without a window, and with the render world on this thread so that one update is one frame.
+/// Bevy's plugins without a window, with the render world on this thread so that one update is one frame.
 fn headless_renderer(settings: WgpuSettings) -> bevy::app::PluginGroupBuilder {
     DefaultPlugins
         .build()
@@ -224,7 +224,8 @@ fn headless_renderer(settings: WgpuSettings) -> bevy::app::PluginGroupBuilder {
         .disable::<bevy::log::LogPlugin>()
 }
 
-/// Fails unless `actual` is within `absolute + relative · |expected|` of `expected` everywhere; NaN and infinities must match.
+/// Fails unless every element of `actual` is within `absolute + relative · |expected|` of `expected`. NaN and
+/// infinities must match.
 #[track_caller]
 pub fn assert_close(actual: &[f32], expected: &[f32], absolute: f32, relative: f32, what: &str) {
     assert_eq!(actual.len(), expected.len(), "{what}: lengths differ");
@@ -234,7 +235,7 @@ pub fn assert_close(actual: &[f32], expected: &[f32], absolute: f32, relative: f
     }
 }
 
-/// The bound for two ways of computing the same thing, by element type.
+/// Absolute and relative tolerance for two ways of computing the same result, by element type.
 pub fn tolerance(dtype: DType) -> (f32, f32) {
     match dtype {
         DType::F32 => (1e-5, 1e-4),

@@ -1,4 +1,5 @@
-//! Every way to get a kernel wrong: a typed error with its place, or defined results. Around each, other work gives what it should.
+//! Every kind of invalid kernel gives a typed error with its position, or defined results. Other work in the same
+//! frames is unaffected.
 
 use bevy::log::LogPlugin;
 use bevy::prelude::*;
@@ -10,7 +11,8 @@ use bevy_tensor_compute::prelude::*;
 use super::{double, numbers, register, values};
 use crate::common::{Faults, Rig};
 
-/// A kernel and the error it must give. Where the text has a `«`, that is the line of the error, and for `exact` also the column.
+/// A kernel and the error it must cause. A `«` in the text marks the line of the error, and with `exact` also the
+/// column.
 struct Bad {
     what: &'static str,
     kernel: fn(String) -> CustomKernel,
@@ -339,7 +341,7 @@ const TABLE: &[Bad] = &[
     },
 ];
 
-/// A text without its mark, and the mark's place.
+/// A text without its mark, and the position of the mark.
 fn marked(text: &str) -> (String, Option<SourcePlace>) {
     let place = text.find('«').map(|at| {
         let before = &text[..at];
@@ -356,7 +358,7 @@ fn a_bad_kernel_is_a_typed_error_with_its_place_and_all_other_work_goes_on() {
     let x = rig.spawn(Tensor::from_slice(&numbers(5), [5]).unwrap());
     for bad in TABLE {
         let (text, place) = marked(bad.text);
-        // Other work of the same frame, recorded before and after.
+        // Other work in the same frame, recorded before and after.
         let used = good.clone();
         let before = rig.record(move |ops| {
             let y = ops.custom(&used, [x], &())?;
@@ -376,7 +378,7 @@ fn a_bad_kernel_is_a_typed_error_with_its_place_and_all_other_work_goes_on() {
         assert_eq!(rig.wait(&before.unwrap()).unwrap().to_f32(), [2.0, 4.0, 6.0, 8.0, 10.0], "{}", bad.what);
         assert_eq!(rig.wait(&after.unwrap()).unwrap().to_f32(), [2.0, 3.0, 4.0, 5.0, 6.0], "{}", bad.what);
     }
-    // The name was never taken, and nothing reached the device.
+    // The name is still free, and nothing reached the device.
     register(&mut rig, double("bad"));
     assert_eq!(rig.faults(), []);
 }
@@ -436,7 +438,7 @@ fn an_index_out_of_bounds_stays_within_its_own_array() {
             .unwrap();
         (rig.wait(&receivers.0).unwrap(), rig.wait(&receivers.1).unwrap(), rig.wait(&receivers.2).unwrap())
     };
-    // A value of the array, or 0.
+    // An element of the array, or 0.
     assert!(y.to_f32().iter().all(|v| *v == 0.0 || numbers(10).contains(v)), "{:?}", y.to_f32());
     let beyond = beyond.to_f32();
     assert!(beyond[0] == 7.0 && beyond.iter().all(|v| *v == 0.0 || *v == 7.0), "{beyond:?}");

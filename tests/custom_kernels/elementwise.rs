@@ -1,4 +1,4 @@
-//! Elementwise kernels are part of the kernels around them.
+//! Elementwise kernels are fused into the kernels around them.
 
 use bevy_tensor_compute::plan::UnfusedReason;
 use bevy_tensor_compute::prelude::*;
@@ -6,10 +6,10 @@ use bevy_tensor_compute::prelude::*;
 use super::{kernels, numbers, register, report};
 use crate::common::{BACKENDS, Rig, assert_close};
 
-/// A function with helpers and names that the generated texts have too.
+/// A function with helpers and with names that generated texts also use.
 const BEND: &str = "
     #import tensor::math
-    // Shadows nothing: names here are the kernel's own.
+    // No conflict: these names belong to this kernel.
     const params = 0.5;
     struct element { v0: f32, r1: f32 }
     fn main_(x: f32) -> f32 { return tanh_f32(x) * params; }

@@ -1,4 +1,4 @@
-//! Kernels of shader assets: the next frame runs what the asset says, unless that is wrong.
+//! Kernels from shader assets: the next frame runs the current version of the asset, unless it is invalid.
 
 use bevy::prelude::*;
 use bevy::shader::Shader;
@@ -11,7 +11,7 @@ use crate::common::Rig;
 fn put(rig: &mut Rig, handle: &Handle<Shader>, text: &str) {
     let mut shaders = rig.app.world_mut().resource_mut::<Assets<Shader>>();
     shaders.insert(handle.id(), Shader::from_wgsl(text.to_owned(), "test.wgsl")).expect("the handle is alive");
-    // The asset's event comes at the end of this frame; the frame after runs the new code.
+    // The asset event is sent at the end of this frame. The next frame runs the new code.
     rig.app.update();
     rig.app.update();
 }
@@ -44,7 +44,7 @@ fn an_edit_runs_with_the_next_frame_and_a_broken_one_leaves_the_old_code() {
     assert_eq!(run(&mut rig, &kernel, x), [10.0, 20.0, 30.0]);
     assert_eq!(rig.faults(), []);
 
-    // A syntax error, then a binding that is gone: both are reported, and neither stops anything.
+    // A syntax error, then a missing binding. Both are reported, and the previous version keeps running.
     put(&mut rig, &handle, &DOUBLE.replace("2.0 *", "2.0 * *"));
     assert_eq!(run(&mut rig, &kernel, x), [10.0, 20.0, 30.0]);
     let TensorFault::Kernel(KernelError::Wgsl { kernel: "edited", place, .. }) = &rig.faults()[0] else {
@@ -60,7 +60,7 @@ fn an_edit_runs_with_the_next_frame_and_a_broken_one_leaves_the_old_code() {
     );
     assert_eq!((kernel.version(), rig.faults().len()), (2, 2));
 
-    // And mended again.
+    // Then it is fixed.
     put(&mut rig, &handle, &DOUBLE.replace("2.0 *", "3.0 *"));
     assert_eq!(run(&mut rig, &kernel, x), [3.0, 6.0, 9.0]);
     assert_eq!((kernel.version(), kernel.error()), (3, None));
@@ -79,7 +79,7 @@ fn a_shader_that_is_wrong_from_the_start_is_a_fault_and_an_error_of_the_call() {
     assert_eq!(rig.faults(), [TensorFault::Kernel(expected.clone())]);
     let x = rig.spawn(Tensor::zeros([3], DType::F32).unwrap());
     assert_eq!(rig.compute(move |ops| ops.custom(&kernel, [x], &())).unwrap_err(), expected.into());
-    // Said once, not every frame.
+    // Reported once, not in every frame.
     rig.app.update();
     rig.app.update();
     assert_eq!(rig.faults().len(), 1);

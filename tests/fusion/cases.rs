@@ -1,4 +1,4 @@
-//! What networks are made of, with and without joined launches.
+//! Building blocks of networks, with and without fusion.
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
@@ -10,7 +10,7 @@ use crate::parity::table::{Input, difference};
 
 type Record = dyn for<'a> Fn(&'a TensorCommands, &[Entity]) -> OpResult<Vec<TensorValue<'a>>>;
 
-/// Some work, and the kernels it must become.
+/// Some work, and the kernels it must be lowered to.
 struct Case {
     name: String,
     inputs: Vec<(DType, Vec<usize>)>,
@@ -30,7 +30,7 @@ fn case(
 }
 
 impl Case {
-    /// Inputs of these types instead.
+    /// Uses inputs of these types instead.
     fn of(mut self, dtypes: &[DType]) -> Self {
         for (input, dtype) in self.inputs.iter_mut().zip(dtypes) {
             input.0 = *dtype;
@@ -38,7 +38,8 @@ impl Case {
         self
     }
 
-    /// For work that no product is part of. Halves are rounded where a value is kept, and where that is depends on what is joined.
+    /// Sets the tolerance for work without products. f16 values are rounded when they are stored, and where this
+    /// happens depends on fusion.
     fn elementwise(mut self) -> Self {
         self.bound = if self.inputs[0].0 == DType::F16 { 2.5e-3 } else { 1e-5 };
         self
@@ -64,7 +65,7 @@ impl Case {
     }
 }
 
-/// Runs every case with joined launches and without, on both backends.
+/// Runs every case with and without fusion on both backends.
 #[track_caller]
 fn agree(cases: &[Case]) {
     for backend in BACKENDS {
@@ -240,7 +241,7 @@ fn rows_with_work_before_and_after() {
 #[test]
 fn gathers_and_attention_with_followers() {
     let cases = [
-        // Ids from −2 to 1: two count from the end.
+        // Indices from −2 to 1: two of them count from the end.
         case("embedding, position, scale", &[&[10, 6], &[4], &[4, 6]], &["gather"], |ops, x| {
             let y = ops.embedding(x[0], x[1])?;
             let y = ops.add(y, x[2])?;
@@ -274,7 +275,7 @@ fn maps_with_several_results() {
                     let sum = ops.add(x[0], x[1])?;
                     let product = ops.mul(sum, x[2])?;
                     let larger = ops.max(sum, x[2])?;
-                    // Of what no rounding can turn.
+                    // Compares values that rounding does not affect.
                     let above = ops.greater(x[0], x[2])?;
                     Ok(vec![sum, product, larger, above])
                 })

@@ -1,4 +1,4 @@
-//! Random graphs of elementwise ops, views, kernels and updates in place: joined or not, they give the same.
+//! Random graphs of elementwise ops, views, kernels and in-place updates give the same results with and without fusion.
 
 use std::cell::RefCell;
 
@@ -13,18 +13,18 @@ use crate::parity::host::Array;
 use crate::parity::random::{Twist, fits, runner, twist};
 use crate::parity::table::{Input, difference};
 
-/// One op; operands are named by any number, and taken modulo what there is.
+/// One op. Operands are arbitrary numbers, taken modulo the number of values.
 #[derive(Clone, Debug)]
 enum Link {
     Unary(u8, usize),
     Binary(u8, usize, usize),
     Number(u8, usize, f32),
     View(Twist, usize),
-    /// A kernel of its own, over an axis.
+    /// An op with its own kernel, over an axis.
     Kernel(u8, usize, usize),
-    /// With its own transpose.
+    /// The product with its own transpose.
     Product(usize),
-    /// Into the input of that number, if one value has its shape.
+    /// Stores to the input of that number, if a value has its shape.
     Update(usize, usize),
     Keep(usize),
 }
@@ -54,7 +54,7 @@ fn recipe() -> impl Strategy<Value = Recipe> {
         .prop_map(|(shapes, links)| Recipe { shapes, links })
 }
 
-/// Records the recipe; gives what is to be read.
+/// Records the recipe. Returns the values to read.
 fn record<'a>(ops: &'a TensorCommands, recipe: &Recipe, inputs: &[Entity]) -> OpResult<Vec<TensorValue<'a>>> {
     let mut values: Vec<TensorValue> = Vec::new();
     for &input in inputs {
@@ -117,7 +117,7 @@ fn record<'a>(ops: &'a TensorCommands, recipe: &Recipe, inputs: &[Entity]) -> Op
                     continue;
                 }
                 let product = ops.matmul_nt(x, x)?;
-                // Kept small, so that errors stay small.
+                // Bounded, so that errors stay small.
                 ops.tanh(product)?
             }
             Link::Update(x, to) => {

@@ -1,4 +1,4 @@
-//! Attention and rotary positions.
+//! Attention and rotary embeddings.
 
 use bevy_tensor_compute::prelude::*;
 
@@ -12,7 +12,7 @@ pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
     })
 }
 
-/// `[b, s, heads · d]` as `[b, heads, s, d]`; four axes stay.
+/// Turns `[b, s, heads · d]` into `[b, heads, s, d]`. Four axes stay unchanged.
 fn heads<'a>(call: &Call<'a>, x: TensorOperand<'a>, count: i64) -> Result<TensorValue<'a>, Stop> {
     let shape = call.ops.shape(x.clone())?;
     if shape.rank() == 4 {
@@ -23,7 +23,7 @@ fn heads<'a>(call: &Call<'a>, x: TensorOperand<'a>, count: i64) -> Result<Tensor
     Ok(call.ops.permute(split, &[0, 2, 1, 3])?)
 }
 
-/// The way back to three axes.
+/// The reverse, back to three axes.
 fn merged<'a>(call: &Call<'a>, x: TensorValue<'a>) -> Result<TensorValue<'a>, Stop> {
     let shape = call.ops.shape(x)?;
     let rows = call.ops.permute(x, &[0, 2, 1, 3])?;
@@ -65,7 +65,7 @@ fn attention<'a>(call: &Call<'a>) -> Outputs<'a> {
     Ok(vec![Some(y), Some(k), Some(v), scores])
 }
 
-/// The given mask stretched to all keys, with the keys behind each batch's length hidden.
+/// The given mask extended to all keys, with the keys after each batch element's length hidden.
 fn mask<'a>(call: &Call<'a>, s: usize, t: usize, causal: bool) -> Result<Option<TensorValue<'a>>, Stop> {
     let mut all = None;
     if let Some(mask) = call.maybe(3)? {
@@ -82,7 +82,7 @@ fn mask<'a>(call: &Call<'a>, s: usize, t: usize, causal: bool) -> Result<Option<
         let keys = call.ops.arange(0.0, 1.0, t, DType::I32)?;
         let mut seen = call.ops.less(keys, lengths)?;
         if causal {
-            // Queries are the last of each batch's keys.
+            // Queries are the last of each batch element's keys.
             let queries = call.ops.arange(1.0 - s as f64, 1.0, s, DType::I32)?;
             let queries = call.ops.reshape(queries, &[s as isize, 1])?;
             let ends = call.ops.add(lengths, queries)?;
@@ -97,7 +97,7 @@ fn mask<'a>(call: &Call<'a>, s: usize, t: usize, causal: bool) -> Result<Option<
     Ok(all)
 }
 
-/// A mask that also hides what is not `seen`.
+/// A mask that also hides keys that are not `seen`.
 fn hide<'a>(call: &Call<'a>, mask: Option<TensorValue<'a>>, seen: TensorValue<'a>) -> Result<TensorValue<'a>, Stop> {
     Ok(match mask {
         None => seen,
@@ -128,7 +128,7 @@ fn sliding<'a>(call: &Call<'a>, s: usize, t: usize) -> Result<Option<TensorValue
     Ok(Some(call.ops.and(after, before)?))
 }
 
-/// What `qk_matmul_output_mode` asks for, by plain ops.
+/// The value that `qk_matmul_output_mode` asks for, computed with basic ops.
 fn scores<'a>(
     call: &Call<'a>,
     q: TensorValue<'a>,

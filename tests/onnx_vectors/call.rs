@@ -1,11 +1,11 @@
-//! What a mapping sees of a case: its operands, its attributes and the ops to call.
+//! A case as seen by the operator mappings: its operands, its attributes and the ops to call.
 
 use bevy::prelude::Entity;
 use bevy_tensor_compute::prelude::*;
 
 use super::case::{Case, Host, device_type};
 
-/// Why a case gave no values.
+/// Why a case produced no values.
 #[derive(Debug)]
 pub enum Stop {
     Unsupported(String),
@@ -22,7 +22,7 @@ pub fn unsupported<T>(reason: impl Into<String>) -> Result<T, Stop> {
     Err(Stop::Unsupported(reason.into()))
 }
 
-/// The outputs in operator order; `None` for those not asked for.
+/// The outputs in operator order. `None` for outputs that are not requested.
 pub type Outputs<'a> = Result<Vec<Option<TensorValue<'a>>>, Stop>;
 
 pub fn one(value: OpResult<TensorValue<'_>>) -> Outputs<'_> {
@@ -37,12 +37,12 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// An operand that must be there.
+    /// A required operand.
     pub fn x(&self, i: usize) -> Result<TensorOperand<'a>, Stop> {
         self.maybe(i)?.ok_or_else(|| Stop::Failed(format!("input {i} is missing")))
     }
 
-    /// An operand that may be absent.
+    /// An optional operand.
     pub fn maybe(&self, i: usize) -> Result<Option<TensorOperand<'a>>, Stop> {
         match self.tensors.get(i) {
             None | Some(None) => Ok(None),
@@ -51,7 +51,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// How many inputs the node lists.
+    /// Number of inputs of the node.
     pub fn count(&self) -> usize {
         self.case.inputs.len()
     }
@@ -60,7 +60,7 @@ impl<'a> Call<'a> {
         self.host(i).is_some()
     }
 
-    /// The stored value of an input, for operands that are settings here.
+    /// The stored value of an input, for operands that are settings in this crate.
     pub fn host(&self, i: usize) -> Option<&Host> {
         self.case.inputs.get(i)?.as_ref()
     }
@@ -69,12 +69,12 @@ impl<'a> Call<'a> {
         self.host(i).map(Host::ints)
     }
 
-    /// The only number of an input.
+    /// The only number in an input.
     pub fn host_number(&self, i: usize) -> Option<f64> {
         self.host(i)?.floats().first().copied()
     }
 
-    /// Settings that older versions of an operator have as an attribute and newer ones as an input.
+    /// Settings that are an attribute in older versions of an operator and an input in newer ones.
     pub fn ints_of(&self, attr: &str, i: usize) -> Option<Vec<i64>> {
         self.case.ints(attr).or_else(|| self.host_ints(i))
     }
@@ -88,7 +88,7 @@ impl<'a> Call<'a> {
         host.dtype().map_err(Stop::Unsupported)
     }
 
-    /// The type an output is expected to have.
+    /// The expected type of an output.
     pub fn out_type(&self, i: usize) -> Result<DType, Stop> {
         let host = self.case.outputs.get(i).and_then(Option::as_ref);
         let host = host.ok_or_else(|| Stop::Failed(format!("output {i} is missing")))?;
@@ -103,7 +103,7 @@ impl<'a> Call<'a> {
         self.case.outputs.get(i).is_some_and(Option::is_some)
     }
 
-    /// The rank an output has in the file, where a value without axes has one.
+    /// The rank of an output in the file, where scalars have one axis.
     pub fn out_rank(&self, i: usize) -> usize {
         self.case.outputs.get(i).and_then(Option::as_ref).map_or(0, |host| host.shape.len())
     }

@@ -8,7 +8,7 @@ use half::f16;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
 
-/// One node with its inputs and the outputs to expect.
+/// One node with its inputs and expected outputs.
 pub struct Case {
     pub name: String,
     pub op: String,
@@ -26,7 +26,7 @@ pub struct Host {
     pub values: Values,
 }
 
-/// Every stored type fits one of these exactly. Truth values are integers.
+/// Values that represent every stored type exactly. Booleans are integers.
 pub enum Values {
     Floats(Vec<f64>),
     Integers(Vec<i128>),
@@ -37,7 +37,7 @@ pub type Family = (String, Vec<Arc<Case>>);
 
 /// All files of the suite, by operator.
 pub fn load_all() -> Result<Vec<Family>, Box<dyn std::error::Error>> {
-    // Another folder of the same layout can be named, to run cases that are not in the repository.
+    // `ONNX_VECTORS` can name another folder of the same layout, to run cases that are not in the repository.
     let folder = std::env::var_os("ONNX_VECTORS")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/onnx"), PathBuf::from);
     let mut files = Vec::new();
@@ -73,7 +73,7 @@ impl Case {
                         let onnx = case["dtypes"][value].as_str().unwrap_or("an unnamed type");
                         Ok(Some(match tensors.tensor(&format!("{name}/{value}")) {
                             Ok(view) => Host::read(onnx, &view),
-                            // Sequences and the like are not stored.
+                            // Sequences and similar types are not stored.
                             Err(_) => Host::opaque(onnx, Vec::new()),
                         }))
                     }
@@ -136,7 +136,7 @@ impl Host {
         Self { onnx: onnx.to_owned(), shape: view.shape().to_vec(), values }
     }
 
-    /// A value of a type that the crate does not have: only its name matters.
+    /// A value of a type that the crate does not support. Only the name of the type matters.
     fn opaque(onnx: &str, shape: Vec<usize>) -> Self {
         Self { onnx: format!("{onnx} as stored"), shape, values: Values::Integers(Vec::new()) }
     }
@@ -155,12 +155,12 @@ impl Host {
         }
     }
 
-    /// The type the values have in the crate, see [`device_type`].
+    /// The type of the values in the crate, see [`device_type`].
     pub fn dtype(&self) -> Result<DType, String> {
         device_type(&self.onnx)
     }
 
-    /// As a tensor, where every value fits.
+    /// Converts to a tensor, if every value fits.
     pub fn tensor(&self) -> Result<TensorData, String> {
         let dtype = self.dtype()?;
         let misfit = || format!("{} values that 32 bits cannot hold", self.onnx);
@@ -192,8 +192,8 @@ impl Host {
     }
 }
 
-/// The type of the crate that holds an ONNX type: the same, or a wider one with the same values. 64-bit types become 32-bit ones, which
-/// [`Host::tensor`] refuses where it would change an integer.
+/// The crate's type for an ONNX type: the same, or a wider one with the same values. 64-bit types become 32-bit types;
+/// [`Host::tensor`] fails if that would change an integer.
 pub fn device_type(onnx: &str) -> Result<DType, String> {
     Ok(match onnx {
         "FLOAT" | "DOUBLE" | "BFLOAT16" => DType::F32,

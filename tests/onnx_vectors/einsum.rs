@@ -1,4 +1,4 @@
-//! Einstein sums: operands are laid out over all labels, multiplied, and summed over those that do not stay.
+//! Einsum: operands are expanded to all labels, multiplied, and summed over the labels that are not in the result.
 
 use bevy_tensor_compute::prelude::*;
 
@@ -8,7 +8,7 @@ pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
     (call.case.op == "Einsum").then(|| einsum(call))
 }
 
-/// Labels of a term for a value of `rank` axes; those of an ellipsis are digits, counted from the last.
+/// The labels of a term for a value with `rank` axes. Axes of an ellipsis are digits, counted from the last.
 fn labels(term: &str, rank: usize) -> Vec<char> {
     let Some((before, after)) = term.split_once("...") else { return term.chars().collect() };
     let hidden = rank.saturating_sub(before.chars().count() + after.chars().count());
@@ -31,7 +31,7 @@ fn einsum<'a>(call: &Call<'a>) -> Outputs<'a> {
     hidden.reverse();
     let result = match result {
         Some(result) => labels(&result, hidden.len() + result.replace("...", "").chars().count()),
-        // Without an arrow: the ellipsis, then every label that appears once, in order.
+        // Without an arrow: the ellipsis, then every label that occurs once, in order.
         None => {
             let once = |c: &char| terms.iter().flatten().filter(|l| *l == c).count() == 1;
             hidden.iter().copied().chain(all.iter().copied().filter(|c| !c.is_ascii_digit() && once(c))).collect()
@@ -53,7 +53,7 @@ fn einsum<'a>(call: &Call<'a>) -> Outputs<'a> {
     one(call.ops.cast(sum, to))
 }
 
-/// An operand with one axis per label of `order`; labels named twice become their diagonal.
+/// An operand with one axis per label of `order`. Labels that occur twice become their diagonal.
 fn lay_out<'a>(call: &Call<'a>, i: usize, mut term: Vec<char>, order: &[char]) -> Result<TensorValue<'a>, Stop> {
     let x = call.x(i)?;
     let mut value = call.ops.copy(x)?;

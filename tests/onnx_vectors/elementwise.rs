@@ -1,4 +1,4 @@
-//! One and two operands, element by element.
+//! Elementwise operators with one or two operands.
 
 use bevy_tensor_compute::prelude::*;
 
@@ -119,7 +119,7 @@ fn cast<'a>(call: &Call<'a>) -> Outputs<'a> {
         "INT16" | "UINT16" => 65536.0,
         _ => return one(call.ops.cast(x, to)),
     };
-    // Narrower than any type here: wrap as an integer cast would.
+    // The type is narrower than any type here, so wrap as an integer cast would.
     let wide = call.ops.cast(x, DType::I32)?;
     let low = call.ops.modulo(wide, narrow)?;
     let wrapped = if onnx.starts_with('U') {
@@ -177,7 +177,7 @@ fn choose<'a>(call: &Call<'a>) -> Outputs<'a> {
     one(call.ops.select(condition, yes, no))
 }
 
-/// Base and exponent may differ in type; the result has the base's.
+/// Base and exponent may have different types. The result has the type of the base.
 fn pow<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (base, exponent) = (call.x(0)?, call.x(1)?);
     let (of_base, of_exponent) = (call.dtype_of(0)?, call.dtype_of(1)?);

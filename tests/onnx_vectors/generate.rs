@@ -1,4 +1,4 @@
-//! Made values, and those that depend on positions.
+//! Generators, and operators that depend on positions.
 
 use std::f64::consts::PI;
 

@@ -1,4 +1,4 @@
-//! Gathering and scattering.
+//! Gathers and scatters.
 
 use bevy_tensor_compute::ops::ScatterMode;
 
@@ -20,7 +20,7 @@ fn gather<'a>(call: &Call<'a>) -> Outputs<'a> {
     let axis = call.case.int("axis", 0) as isize;
     let (x, mut indices) = (call.x(0)?, call.x(1)?);
     if call.shape_of(1) == [1] && call.out_rank(0) + 1 == call.shape_of(0).len() {
-        // An index without axes, which the files cannot hold.
+        // A scalar index, which the files cannot represent.
         indices = call.ops.reshape(indices, &[])?.into();
     }
     one(call.ops.gather(x, indices, axis))

@@ -1,4 +1,4 @@
-//! ONNX operators as calls of the public ops, one file per family.
+//! Maps ONNX operators to calls of the public ops, one file per family.
 
 pub mod call;
 pub mod case;
@@ -19,7 +19,7 @@ mod windows;
 
 use call::{Call, Outputs, unsupported};
 
-/// Records what the case's operator does.
+/// Records the operator of a case.
 pub fn apply<'a>(call: &Call<'a>) -> Outputs<'a> {
     let families = [
         elementwise::apply,
@@ -41,7 +41,7 @@ pub fn apply<'a>(call: &Call<'a>) -> Outputs<'a> {
         }
     }
     match call.case.op.as_str() {
-        "DFT" | "STFT" | "MelWeightMatrix" => unsupported("audio (C11) comes later"),
+        "DFT" | "STFT" | "MelWeightMatrix" => unsupported("audio operators are not supported yet"),
         other => unsupported(format!("{other} is not among the crate's features")),
     }
 }

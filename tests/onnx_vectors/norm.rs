@@ -22,7 +22,7 @@ pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
 fn softmax<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (x, shape) = (call.x(0)?, call.shape_of(0));
     let sizes: Vec<isize> = shape.iter().map(|&n| n as isize).collect();
-    // Before version 13 all axes from this one on are taken as one.
+    // Before version 13, all axes from this one on are treated as one.
     let old = call.case.opset < 13;
     let axis = index(call.case.int("axis", if old { 1 } else { -1 }), shape.len());
     let (x, at) = if old {
@@ -96,7 +96,7 @@ fn group<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (groups, eps) = (call.case.int("num_groups", 1) as usize, call.case.float("epsilon", 1e-5));
     let (x, mut weight, mut bias) = (call.x(0)?, call.maybe(1)?, call.maybe(2)?);
     let channels = call.shape_of(0)[1];
-    // Before version 21 each group has one factor; the op has one per channel.
+    // Before version 21 there is one factor per group. The op takes one per channel.
     if call.case.opset < 21 && call.shape_of(1)[0] == groups {
         for parameter in [&mut weight, &mut bias] {
             if let Some(per_group) = parameter.take() {

@@ -1,4 +1,4 @@
-//! Quantisation by plain ops: divide, round, clamp, cast.
+//! Quantisation with basic ops: divide, round, clamp, cast.
 
 use bevy_tensor_compute::prelude::*;
 
@@ -30,7 +30,8 @@ fn range(onnx: &str) -> Result<(f64, f64), Stop> {
     })
 }
 
-/// A scale or zero point laid out like the tensor it belongs to: one for all, one per index of an axis, or one per block of an axis.
+/// Expands a scale or zero point to the shape of its tensor: one value for all, one per index of an axis, or one per
+/// block of an axis.
 fn spread<'a>(call: &Call<'a>, i: usize, dtype: DType) -> Result<Option<TensorValue<'a>>, Stop> {
     let Some(parameter) = call.maybe(i)? else { return Ok(None) };
     let (shape, of_x) = (call.shape_of(i), call.shape_of(0));
@@ -107,7 +108,8 @@ fn dynamic<'a>(call: &Call<'a>) -> Outputs<'a> {
     Ok(vec![Some(y), Some(scale), Some(zero)])
 }
 
-/// An integer matrix less its zero point. Points of the left matrix belong to rows, those of the right to columns.
+/// An integer matrix minus its zero point. Zero points of the left matrix belong to rows, those of the right one to
+/// columns.
 fn centred<'a>(call: &Call<'a>, matrix: usize, zero: usize, rows: bool) -> Result<TensorValue<'a>, Stop> {
     let x = call.x(matrix)?;
     let x = call.ops.cast(x, DType::I32)?;

@@ -11,7 +11,7 @@ pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
     }
 }
 
-/// Part `i` of the first axis, which is dropped.
+/// Index `i` of the first axis, which is removed.
 fn part<'a>(call: &Call<'a>, input: usize, i: isize) -> Result<Option<TensorOperand<'a>>, Stop> {
     let Some(x) = call.maybe(input)? else { return Ok(None) };
     let one = call.ops.slice(x, 0, i, i + 1)?;
@@ -26,7 +26,7 @@ fn lstm<'a>(call: &Call<'a>) -> Outputs<'a> {
     if let Some(attribute) = given.into_iter().find(|name| call.case.attrs.contains_key(*name)) {
         return unsupported(format!("{attribute} is not among the crate's features"));
     }
-    // In layout 1 the batch comes first, in states too.
+    // In layout 1 the batch axis comes first, also in states.
     let turned = call.case.int("layout", 0) == 1;
     if turned && (call.has(5) || call.has(6)) {
         return unsupported("first states with the batch first");

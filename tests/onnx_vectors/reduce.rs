@@ -1,4 +1,4 @@
-//! Reductions, scans and searches along axes, and matrix products.
+//! Reductions, cumulative sums and searches along axes, and matrix products.
 
 use bevy_tensor_compute::prelude::*;
 
@@ -27,7 +27,7 @@ fn reduce<'a>(call: &Call<'a>) -> Outputs<'a> {
     let op = call.case.op.clone();
     let fractional = matches!(op.as_str(), "ReduceL2" | "ReduceMean" | "ReduceLogSum" | "ReduceLogSumExp");
     let ops = call.ops;
-    // Roots, means and logarithms of integers are taken as floats and cut off.
+    // Roots, means and logarithms of integers are computed as floats and truncated.
     let x = if fractional && !to.is_float() { ops.cast(x, DType::F32)?.into() } else { x };
     let value = match op.as_str() {
         "ReduceSum" => ops.sum(x, axes),
@@ -73,7 +73,7 @@ fn top_k<'a>(call: &Call<'a>) -> Outputs<'a> {
     let k = call.host_number(1).unwrap_or(call.case.int("k", 1) as f64) as usize;
     let (axis, largest) = (call.case.int("axis", -1) as isize, call.case.flag("largest", true));
     let x = call.x(0)?;
-    // Best first is also one of the orders that `sorted = 0` allows.
+    // Best first is one of the orders that `sorted = 0` allows.
     let (values, positions) = if largest { call.ops.top_k(x, k, axis)? } else { call.ops.bottom_k(x, k, axis)? };
     Ok(vec![Some(values), Some(positions)])
 }

@@ -7,7 +7,7 @@ use super::call::{Call, Outputs, index, one, signed, unsupported};
 pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
     Some(match call.case.op.as_str() {
         "Resize" => resize(call, [1, 2, 3]),
-        // Its scales are input 1, and there is no region.
+        // Its scales are input 1, and there is no region of interest.
         "Upsample" => resize(call, [usize::MAX, 1, usize::MAX]),
         "Pad" => pad(call),
         _ => return None,
@@ -16,7 +16,7 @@ pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
 
 fn resize<'a>(call: &Call<'a>, [roi, scales, sizes]: [usize; 3]) -> Outputs<'a> {
     let case = call.case;
-    // Version 10 has scales as input 1, and every older one is asymmetric.
+    // In version 10 the scales are input 1. All versions before 11 are asymmetric.
     let old = case.opset < 11;
     let scales = if old && case.op == "Resize" { 1 } else { scales };
     let coordinates = match case.text("coordinate_transformation_mode", if old { "asymmetric" } else { "half_pixel" }) {
@@ -41,7 +41,7 @@ fn resize<'a>(call: &Call<'a>, [roi, scales, sizes]: [usize; 3]) -> Outputs<'a> 
     let mut sizes = super::call::sizes(&call.host_ints(sizes).unwrap_or_default());
     let policy = case.text("keep_aspect_ratio_policy", "stretch");
     if policy != "stretch" {
-        // One factor for all axes: the smallest or the largest asked for.
+        // One factor for all axes: the smallest or the largest requested.
         let inputs: Vec<f64> = axes.iter().map(|&axis| shape[index(axis, shape.len())] as f64).collect();
         let factors = sizes.iter().zip(&inputs).map(|(&size, &input)| size as f64 / input);
         let factor =

@@ -1,4 +1,4 @@
-//! Runs one case on both backends and compares.
+//! Runs one case on both backends and compares the results.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,20 +10,20 @@ use super::call::{Call, Stop, unsupported};
 use super::case::{Case, Host, Values};
 use crate::common::{BACKENDS, Rig};
 
-/// What became of a case.
+/// The result of a case.
 pub enum Outcome {
     Passed,
-    /// The case needs what the crate does not promise; why.
+    /// The case needs something that the crate does not support, with the reason.
     Unsupported(String),
     Failed(String),
 }
 
 thread_local! {
-    /// An app per backend, made when first needed.
+    /// One app per backend, created on first use.
     static RIGS: RefCell<[Option<Rig>; 2]> = const { RefCell::new([None, None]) };
 }
 
-/// Ends the apps, which must not outlive the thread's other locals.
+/// Drops the apps, which must not outlive the other thread-locals.
 pub fn finish() {
     RIGS.with_borrow_mut(|rigs| *rigs = [None, None]);
 }
@@ -31,7 +31,7 @@ pub fn finish() {
 pub fn on_both_backends(case: &Arc<Case>) -> Outcome {
     for (i, backend) in BACKENDS.into_iter().enumerate() {
         let mut rig = RIGS.with_borrow_mut(|rigs| rigs[i].take()).unwrap_or_else(|| Rig::new(backend));
-        // A case that panics leaves its app behind; the next one gets a new app.
+        // The app of a case that panics is dropped. The next case gets a new one.
         let result = catch_unwind(AssertUnwindSafe(|| {
             let result = on(&mut rig, case);
             (rig, result)
@@ -60,7 +60,7 @@ fn on(rig: &mut Rig, case: &Arc<Case>) -> Result<(), Stop> {
         if output.onnx == "BFLOAT16" {
             return unsupported("BFLOAT16 is no tensor type");
         }
-        // Also says so where an expected value does not fit.
+        // Also reports an expected value that does not fit.
         output.tensor().map_err(Stop::Unsupported)?;
     }
     let tensors: Vec<_> = case
@@ -93,7 +93,7 @@ fn on(rig: &mut Rig, case: &Arc<Case>) -> Result<(), Stop> {
     result
 }
 
-/// Records the case and asks for every output it lists.
+/// Records the case and requests every output that it lists.
 fn record<'a>(call: &Call<'a>) -> Result<Vec<(usize, TensorReceiver)>, Stop> {
     let values = super::apply(call)?;
     let mut receivers = Vec::new();
@@ -109,13 +109,13 @@ fn record<'a>(call: &Call<'a>) -> Result<Vec<(usize, TensorReceiver)>, Stop> {
     Ok(receivers)
 }
 
-/// Exact for integers and truth values; NaN and infinities must match.
+/// Integers and booleans must be equal. NaN and infinities must match.
 fn compare(actual: &TensorData, expected: &Host) -> Result<(), String> {
     let dtype = expected.dtype()?;
     if actual.dtype() != dtype {
         return Err(format!("is {}, expected {dtype}", actual.dtype()));
     }
-    // The files know no values without axes.
+    // The files cannot represent scalars.
     let scalar = actual.shape().rank() == 0 && expected.shape == [1];
     if !scalar && actual.shape()[..] != expected.shape[..] {
         return Err(format!("has shape {}, expected {:?}", actual.shape(), expected.shape));

@@ -1,4 +1,4 @@
-//! The same elements under other shapes, and joining and splitting.
+//! Reshaping, joining and splitting.
 
 use bevy_tensor_compute::prelude::*;
 
@@ -61,7 +61,7 @@ fn unsqueeze<'a>(call: &Call<'a>) -> Outputs<'a> {
     let axes = signed(&call.ints_of("axes", 1).unwrap_or_default());
     let mut x = call.x(0)?;
     if call.shape_of(0) == [1] && call.out_rank(0) == axes.len() {
-        // A value without axes, which the files cannot hold.
+        // A scalar, which the files cannot represent.
         x = call.ops.reshape(x, &[])?.into();
     }
     one(call.ops.unsqueeze(x, &axes))
@@ -70,7 +70,7 @@ fn unsqueeze<'a>(call: &Call<'a>) -> Outputs<'a> {
 fn expand<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (x, shape) = (call.x(0)?, Shape::from(call.shape_of(0)));
     let asked = Shape::from(sizes(&call.host_ints(1).unwrap_or_default()));
-    // The operand may be the larger in some axes.
+    // The operand may be larger along some axes.
     let to = shape.broadcast(&asked).unwrap_or(asked);
     one(call.ops.broadcast_to(x, to))
 }
@@ -94,7 +94,7 @@ fn split<'a>(call: &Call<'a>) -> Outputs<'a> {
     let axis = index(call.case.int("axis", 0), shape.len());
     let parts = call.ints_of("split", 1).map(|list| sizes(&list)).unwrap_or_else(|| {
         let count = call.case.int("num_outputs", call.case.outputs.len() as i64) as usize;
-        // All of one size but the last, which may be smaller.
+        // Equal sizes, except for the last, which may be smaller.
         let size = shape[axis].div_ceil(count);
         (0..count).map(|i| shape[axis].saturating_sub(i * size).min(size)).collect()
     });
@@ -114,7 +114,7 @@ fn tile<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (x, rank) = (call.x(0)?, call.shape_of(0).len());
     let mut counts = sizes(&call.host_ints(1).unwrap_or_default());
     if call.case.opset < 6 {
-        // Version 1: how often, and along which axis.
+        // Version 1: the number of repeats and the axis.
         let mut all = vec![1; rank];
         all[index(call.host_number(2).unwrap_or(0.0) as i64, rank)] = counts[0];
         counts = all;

@@ -23,7 +23,7 @@ pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
 /// An attribute with one number per spatial axis.
 fn spatial<const N: usize>(case: &Case, attr: &str, default: usize) -> [usize; N] {
     let list = case.ints(attr).unwrap_or_default();
-    // Some lists name all axes; the spatial ones come last.
+    // Some lists include all axes. The spatial ones come last.
     let skip = list.len().saturating_sub(N);
     std::array::from_fn(|i| list.get(skip + i).map_or(default, |&n| n as usize))
 }
@@ -161,7 +161,7 @@ fn max_pool<'a>(call: &Call<'a>) -> Outputs<'a> {
     Ok(vec![Some(largest), Some(call.ops.add(positions, start)?)])
 }
 
-/// Row-major positions in `sizes` as column-major ones.
+/// Converts row-major positions in `sizes` to column-major ones.
 fn column_major<'a>(call: &Call<'a>, positions: TensorValue<'a>, sizes: &[usize]) -> OpResult<TensorValue<'a>> {
     let mut rest = positions;
     let mut result = call.ops.mul(positions, 0)?;
@@ -200,7 +200,7 @@ fn lp_pool<'a>(call: &Call<'a>) -> Outputs<'a> {
             for (axis, pad) in pads.iter_mut().enumerate() {
                 let (stride, span) = (settings.stride[axis], (size[axis] - 1) * settings.dilation[axis] + 1);
                 let room = (shape[axis + 2] + pad[0] + pad[1]).saturating_sub(span);
-                // Enough for one more window, unless it would start behind the input.
+                // Room for one more window, unless it would start after the input.
                 let more = room.div_ceil(stride) * stride;
                 if more < shape[axis + 2] + pad[0] {
                     pad[1] += more - room;
@@ -242,7 +242,7 @@ fn max_unpool<'a>(call: &Call<'a>) -> Outputs<'a> {
         let size = (shape[i + 2] as i64 - 1) * strides[i] + kernel[i] - pads[i] - pads[rank + i];
         inferred.push(size as usize);
     }
-    // Positions count in the inferred shape; a larger one asked for has zeros behind.
+    // Positions refer to the inferred shape. A larger requested shape is padded with zeros.
     let dtype = call.dtype_of(0)?;
     let zeros = call.ops.full([inferred.iter().product()], 0.0, dtype)?;
     let (x, indices) = (call.ops.reshape(x, &[-1])?, call.ops.reshape(indices, &[-1])?);

@@ -1,4 +1,4 @@
-//! Every public op with operands that fit it. From these rows follow the errors that all ops share.
+//! Every public op with valid operands. The tests derive the errors that all ops share from these rows.
 
 use bevy_tensor_compute::prelude::*;
 
@@ -15,7 +15,7 @@ pub enum Takes {
 }
 
 impl Takes {
-    /// One that fits.
+    /// A valid type.
     pub fn good(self) -> DType {
         match self {
             Takes::Truth => DType::Bool,
@@ -26,7 +26,7 @@ impl Takes {
         }
     }
 
-    /// One that does not, if there is any.
+    /// An invalid type, if there is one.
     pub fn bad(self) -> Option<DType> {
         match self {
             Takes::Float => Some(DType::I32),
@@ -39,7 +39,7 @@ impl Takes {
 
 type Run = for<'a> fn(&'a TensorCommands, &[TensorOperand<'a>]) -> OpResult<()>;
 
-/// An op, its operands' types and shapes, and a call of it.
+/// An op, the types and shapes of its operands, and a call of it.
 pub struct Row {
     pub name: &'static str,
     pub operands: &'static [(Takes, &'static [usize])],
@@ -60,7 +60,7 @@ fn some<'a>(x: &TensorOperand<'a>) -> Option<TensorOperand<'a>> {
     Some(x.clone())
 }
 
-/// All but the effects, whose operands are tensors by name.
+/// All ops except effects, whose operands are named tensors.
 pub const OPS: &[Row] = rows! {
     value(Any [2, 3]) |o, x| o.value(&x[0]);
     shape(Any [2, 3]) |o, x| o.shape(&x[0]);
@@ -239,5 +239,5 @@ pub const OPS: &[Row] = rows! {
     read(Any [2, 3]) |o, x| o.read(&x[0]);
 };
 
-/// Effects on tensors; each is tried on its own.
+/// Effects on tensors, each tested separately.
 pub const EFFECTS: [&str; 5] = ["store", "append", "write", "write_data", "notify"];

@@ -1,4 +1,4 @@
-//! What goes wrong after recording: faults and failed reads, after which other work goes on.
+//! Errors after recording: faults and failed reads, after which other work continues.
 
 use bevy::prelude::*;
 use bevy_tensor_compute::error::{ReadError, RunError};
@@ -21,7 +21,7 @@ fn no_number_does_no_harm() {
             };
             assert!(cast.iter().all(|v| *v == expected || (v.is_nan() && expected.is_nan())), "{dtype}: {cast:?}");
         }
-        // Positions made of no numbers are positions all the same.
+        // Positions computed from NaN are still valid positions.
         let gathered = rig
             .compute(move |ops| {
                 let positions = ops.cast(x, DType::I32)?;
@@ -47,7 +47,7 @@ fn a_tensor_beyond_the_device_fails_alone() {
     let most = limits.max_buffer_size;
     let elements = most / 4 + 1024;
     if elements > i32::MAX as u64 {
-        // The device takes more than can be addressed, which is refused before it is asked.
+        // More elements than can be addressed are rejected before the device is asked.
         let too_large = Tensor::zeros([elements as usize], DType::F32);
         assert!(too_large.is_err(), "{elements} elements");
         return;
@@ -107,7 +107,7 @@ fn a_name_given_twice_is_a_fault_and_then_an_error() {
         let error = rig.compute(move |ops| ops.add(second, other)).expect_err("its name is taken");
         assert_eq!(error, OpError::DuplicateName { op: "add", model, name: "weight".to_owned() });
         assert_eq!(error.to_string(), format!("add: model {model} has two tensors named \"weight\""));
-        // The one that came first, and others, go on; a new name heals.
+        // The first tensor and others still work. A new name resolves the conflict.
         assert_eq!(rig.compute(move |ops| ops.add(first, other)).expect("it fits").to_f32(), [2.0, 2.0]);
         rig.app.world_mut().entity_mut(second).insert(Name::new("another"));
         assert_eq!(rig.compute(move |ops| ops.add(second, other)).expect("it fits").to_f32(), [2.0, 2.0]);

@@ -1,4 +1,4 @@
-//! Shapes, axes and settings that do not fit.
+//! Invalid shapes, axes and settings.
 
 use bevy::ecs::system::SystemState;
 use bevy::prelude::*;
@@ -10,7 +10,7 @@ use crate::common::{BACKENDS, Rig};
 
 type Run = for<'a> fn(&'a TensorCommands, &[TensorOperand<'a>]) -> OpResult<()>;
 
-/// The op, the variant, operands (`true` for indices), and the call.
+/// The op, the error variant, the operands (`true` for indices), and the call.
 struct Wrong {
     op: &'static str,
     variant: &'static str,
@@ -239,7 +239,7 @@ fn what_does_not_fit_is_named() {
                     Ok(()) => return failures.push(format!("{} {:?}: no error", row.op, row.operands)),
                 };
                 let text = error.to_string();
-                // An argument is wrong whatever the operands are, and needs no name of one.
+                // An invalid argument does not depend on the operands, so the message need not name one.
                 let named = matches!(row.variant, "Argument" | "Type")
                     || row
                         .operands

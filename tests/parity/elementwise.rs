@@ -1,4 +1,4 @@
-//! Functions of each element.
+//! Elementwise ops.
 
 use bevy_tensor_compute::prelude::*;
 
@@ -22,7 +22,7 @@ fn sign(x: f64) -> f64 {
     if x == 0.0 { 0.0 } else { x.signum() }
 }
 
-/// Functions of floats, what they mean, and where to try them.
+/// Float functions, their definitions, and the range to test.
 const FLOAT: [Row1; 36] = [
     ("neg", |o, x| o.neg(x), |x| -x, WIDE),
     ("abs", |o, x| o.abs(x), f64::abs, WIDE),
@@ -106,7 +106,7 @@ fn functions_of_one_float_agree() {
         }
         for n in [1, 7, 257] {
             let x = Input::noise(DType::F16, &[n], range, n as u32);
-            // Half a unit in the last of eleven bits, and steps of a slope.
+            // Tolerance: half a unit in the last of eleven bits, and the slope of the function.
             cases.push(Case::new(format!("{name} f16 [{n}]"), [x], move |o, x| op(o, &x[0])).host(|x| x[0].map(host)));
         }
     }
@@ -129,7 +129,7 @@ fn functions_of_one_integer_or_truth_value_agree() {
         for (name, op, host, _) in NUMBER {
             for (layout, x) in layouts(dtype, &[3, 13], range, 5) {
                 let case = Case::new(format!("{name} {dtype} {layout}"), [x], move |o, x| op(o, &x[0]));
-                // The negative of an unsigned number wraps, which the host does not.
+                // Negating an unsigned number wraps, which the host reference does not.
                 let plain = signed || name != "neg";
                 cases.push(if plain { case.host(|x| x[0].map(host)) } else { case });
             }
@@ -163,7 +163,7 @@ fn casts_between_all_types_agree() {
     agree(cases);
 }
 
-/// Pairs of shapes that broadcast, each in another position and rank.
+/// Pairs of shapes that broadcast at different positions and ranks.
 const BROADCASTS: [(&[usize], &[usize]); 12] = [
     (&[], &[]),
     (&[5], &[]),
@@ -184,7 +184,7 @@ fn functions_of_two_numbers_broadcast_alike() {
     let mut cases = Vec::new();
     for (name, op, host) in NUMBERS {
         let low = if name == "pow" { 0.2 } else { -4.0 };
-        // Remainders jump where rounding differs, so those are tried on steps that floats hold exactly.
+        // Remainders jump where rounding differs, so they are tested with numbers that floats represent exactly.
         let whole = matches!(name, "modulo" | "rem");
         let make = |dtype, shape: &[usize], seed| {
             let range = if whole { (1.0, 40.0) } else { (low, 4.0) };
@@ -232,7 +232,7 @@ fn functions_of_two_integers_agree() {
             };
             let inputs = [Input::noise(dtype, &[3, 1, 43], range_a, 1), Input::noise(dtype, &[5, 1], range_b, 2)];
             let case = Case::new(format!("{name} {dtype}"), inputs, move |o, x| op(o, &x[0], &x[1]));
-            // A divisor of 0 has rules of its own, told below.
+            // Division by 0 is tested separately below.
             let same = !(signed && matches!(name, "div" | "modulo" | "rem"));
             cases.push(if same { case.host(|x| x[0].zip(&x[1], |a, b| host(a, b).trunc())) } else { case });
             let big = [Input::noise(dtype, &[65], (-2e9, 4e9), 3), Input::noise(dtype, &[65], (-2e9, 4e9), 4)];

@@ -1,4 +1,4 @@
-//! Reads and writes of shared memory happen in the order they were recorded.
+//! Reads and writes of shared memory happen in the order in which they were recorded.
 
 use std::cell::RefCell;
 
@@ -12,12 +12,12 @@ use super::random::runner;
 use super::table::noise;
 use crate::common::{BACKENDS, Rig};
 
-/// Elements of every storage.
+/// Elements of each storage.
 const SIZE: usize = 24;
-/// Storages, each with a tensor of all elements and some views.
+/// Number of storages. Each has a tensor of all elements and some views.
 const STORAGES: usize = 2;
 
-/// Ways to see a storage, all of shape `[12]` or `[24]`, some overlapping.
+/// Views of a storage, all of shape `[12]` or `[24]`. Some overlap.
 fn views() -> Vec<Vec<View>> {
     let slice = |start, end, step| View::Slice { axis: 0, start, end, step };
     vec![
@@ -32,25 +32,25 @@ fn views() -> Vec<Vec<View>> {
     ]
 }
 
-/// One step of a recording. Places name a storage and a view of it.
+/// One step of a recording. A place is a storage and a view of it.
 #[derive(Clone, Debug)]
 enum Action {
-    /// Host data of this seed into a place.
+    /// Writes host data with this seed to a place.
     Write(Place, u32),
-    /// A place loaded, to be used by later steps.
+    /// Loads a place for later steps.
     Load(Place),
-    /// An earlier value, changed by a kernel that is (not) elementwise, as a new value.
+    /// Computes a new value from an earlier one, with an elementwise op or another kernel.
     Compute(usize, bool),
-    /// An earlier value into a place.
+    /// Stores an earlier value to a place.
     Store(usize, Place),
-    /// A place changed in its own memory.
+    /// Updates a place in its own memory.
     Update(Place, f32),
-    /// One place into another, perhaps overlapping.
+    /// Copies one place to another, which may overlap.
     Copy(Place, Place),
     Read(usize),
-    /// What comes after this is another recording of the same frame.
+    /// Ends the recording. The next one belongs to the same frame.
     Cut,
-    /// And this of another frame.
+    /// Ends the recording and the frame.
     Step,
 }
 
@@ -79,7 +79,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     proptest::collection::vec(action, 4..24)
 }
 
-/// The host's idea of the storages.
+/// The expected content of the storages.
 struct Oracle {
     storages: Vec<Array>,
     views: Vec<Vec<View>>,
@@ -100,7 +100,7 @@ impl Oracle {
     }
 }
 
-/// Runs of the flattened value backwards and forwards, so that no element stays in its place.
+/// Runs of the flattened value, reversed and forward, so that no element keeps its position.
 fn stirred(x: &Array) -> Array {
     let flat = Array::new(&[x.values.len()], x.values.clone());
     let back = flat.view(View::flip(0));
@@ -126,7 +126,7 @@ fn try_actions(rig: &mut Rig, actions: &[Action]) -> Result<(), TestCaseError> {
         rig.with_ops(|ops| {
             record(ops, recording, &entities, &mut oracle, &mut expected, &mut receivers);
         });
-        // The action that ended the recording says whether the frame ends too.
+        // The action after the recording determines whether the frame ends too.
         let end = recording.as_ptr_range().end;
         let next = actions.iter().find(|action| std::ptr::eq(*action, end));
         if matches!(next, Some(Action::Step)) {
@@ -151,7 +151,7 @@ fn try_actions(rig: &mut Rig, actions: &[Action]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Records one run of a system, and does the same on the host.
+/// Records one run of a system and applies the same steps on the host.
 fn record(
     ops: &TensorCommands,
     actions: &[Action],
@@ -162,7 +162,7 @@ fn record(
 ) {
     let entity = |place: Place| entities[place.storage][place.view];
     let mut values: Vec<(TensorValue, Array)> = Vec::new();
-    // A value of another number of elements cannot be stored there; of another shape it is reshaped.
+    // A value with a different number of elements cannot be stored there. One with a different shape is reshaped.
     fn fitted<'a>(
         ops: &'a TensorCommands,
         value: &(TensorValue<'a>, Array),
@@ -183,7 +183,7 @@ fn record(
                 oracle.store(to, &data);
             }
             Action::Load(from) => {
-                // A view of the recording: no copy is asked for, so that order alone keeps the value.
+                // A view within the recording. It needs no copy, so only the order of steps preserves the value.
                 let value =
                     ops.unsqueeze(entity(from), &[0]).and_then(|value| ops.squeeze(value, 0)).expect("a tensor");
                 values.push((value, oracle.load(from)));
@@ -311,7 +311,7 @@ fn products_see_weights_that_change_after_many_uses() {
             let weights = rig.spawn(Tensor::zeros([33, 17], dtype).expect("small"));
             for value in [2.0, 3.0, -1.0] {
                 rig.record(move |ops| ops.store(value, weights)).expect("it fits");
-                // The CPU backend keeps weights packed once they come again.
+                // The CPU backend caches packed weights from their second use on.
                 for _ in 0..4 {
                     let product = rig.compute(move |ops| ops.matmul(x, weights)).expect("it fits");
                     assert_eq!(product.to_f32(), vec![33.0 * value; 5 * 17], "{dtype} on the {backend}");

@@ -1,4 +1,4 @@
-//! A plain array on the host: what results are compared with. Slow, obvious, and in `f64`.
+//! A plain array on the host that results are compared with. Slow, simple, and in `f64`.
 
 use bevy_tensor_compute::error::TensorError;
 use bevy_tensor_compute::prelude::*;
@@ -11,7 +11,7 @@ pub struct Array {
     pub values: Vec<f64>,
 }
 
-/// A way to see the same elements, which tensors, recordings and arrays all know.
+/// A view of the same elements, supported by tensors, recordings and arrays.
 #[derive(Clone, Debug, PartialEq)]
 pub enum View {
     Slice { axis: usize, start: isize, end: isize, step: isize },
@@ -21,7 +21,7 @@ pub enum View {
 }
 
 impl View {
-    /// An axis walked backwards.
+    /// Reverses an axis.
     pub fn flip(axis: usize) -> Self {
         View::Slice { axis, start: -1, end: isize::MIN / 2, step: -1 }
     }
@@ -102,7 +102,7 @@ pub fn indices(shape: &[usize]) -> impl Iterator<Item = Vec<usize>> + '_ {
     })
 }
 
-/// The shape two shapes broadcast to.
+/// The shape that two shapes broadcast to.
 pub fn broadcast_shape(a: &[usize], b: &[usize]) -> Vec<usize> {
     let rank = a.len().max(b.len());
     let size = |s: &[usize], i: usize| (i + s.len()).checked_sub(rank).map_or(1, |i| s[i]);
@@ -119,7 +119,7 @@ impl Array {
         Self { shape: shape.to_vec(), values: indices(shape).map(|index| f(&index)).collect() }
     }
 
-    /// What a readback brought.
+    /// The result of a readback.
     pub fn from_data(data: &TensorData) -> Self {
         let shape = data.shape().to_vec();
         let values = match data.dtype() {
@@ -130,7 +130,7 @@ impl Array {
         Self { shape, values }
     }
 
-    /// As host data of a type, converted as a cast would.
+    /// Converts to host data of a type, as a cast would.
     pub fn to_data(&self, dtype: DType) -> TensorData {
         let (v, shape) = (&self.values, self.shape.as_slice());
         let data = match dtype {
@@ -177,7 +177,7 @@ impl Array {
         view.of_array(self)
     }
 
-    /// One number for the elements along some axes, which stay with size 1.
+    /// Reduces the elements along some axes, which keep size 1.
     pub fn reduce(&self, axes: &[usize], f: impl Fn(&[f64]) -> f64) -> Array {
         let mut shape = self.shape.clone();
         axes.iter().for_each(|&axis| shape[axis] = 1);
@@ -190,7 +190,7 @@ impl Array {
         Array { shape, values: groups.iter().map(|group| f(group)).collect() }
     }
 
-    /// Each line along an axis replaced by as many numbers.
+    /// Replaces each line along an axis by the same number of values.
     pub fn along(&self, axis: usize, f: impl Fn(&[f64]) -> Vec<f64>) -> Array {
         let mut out = self.clone();
         let mut firsts = self.shape.clone();
@@ -219,7 +219,7 @@ impl Array {
         })
     }
 
-    /// The last two axes swapped.
+    /// Swaps the last two axes.
     pub fn transpose(&self) -> Array {
         let mut order: Vec<usize> = (0..self.shape.len()).collect();
         let rank = order.len();
@@ -227,7 +227,7 @@ impl Array {
         self.view(View::Permute(order))
     }
 
-    /// Of matrices; the axes before them broadcast.
+    /// Product of matrices. The axes before them broadcast.
     pub fn matmul(&self, other: &Array) -> Array {
         let (ra, rb) = (self.shape.len(), other.shape.len());
         let [m, k, n] = [self.shape[ra - 2], self.shape[ra - 1], other.shape[rb - 1]];
@@ -246,7 +246,7 @@ impl Array {
         out
     }
 
-    /// Of `[n, c, h, w]` with `[out, c, kh, kw]`, stride 1, zeros before and after both axes.
+    /// Convolution of `[n, c, h, w]` with `[out, c, kh, kw]`, stride 1, zero padding on both sides of both axes.
     pub fn conv2d(&self, weight: &Array, padding: [usize; 2]) -> Array {
         let [n, c, h, w] = self.shape[..] else { panic!("an image") };
         let [out, _, kh, kw] = weight.shape[..] else { panic!("a window") };

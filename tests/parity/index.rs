@@ -1,4 +1,4 @@
-//! Gathering and scattering.
+//! Gathers and scatters.
 
 use bevy_tensor_compute::prelude::*;
 
@@ -9,7 +9,7 @@ const INDEX: [DType; 4] = [DType::I32, DType::U32, DType::I8, DType::U8];
 const MODES: [ScatterMode; 5] =
     [ScatterMode::Replace, ScatterMode::Add, ScatterMode::Mul, ScatterMode::Min, ScatterMode::Max];
 
-/// Positions in an axis of `n`, negative ones too where the type has them.
+/// Positions on an axis of `n`, also negative ones if the type allows them.
 fn positions(dtype: DType, shape: &[usize], n: usize, seed: u32) -> Input {
     let low = if matches!(dtype, DType::I32 | DType::I8) { -(n as f64) } else { 0.0 };
     Input::noise(dtype, shape, (low, n as f64), seed)
@@ -154,7 +154,7 @@ fn scatters_agree() {
             );
         }
     }
-    // Many updates of few places, and a number for all.
+    // Many updates of a few positions, and a scalar update.
     for n in super::SIZES {
         let inputs = || {
             [

@@ -1,4 +1,4 @@
-//! Answers known by heart.
+//! Known results.
 
 use bevy_tensor_compute::prelude::*;
 
@@ -67,7 +67,7 @@ fn more_rows_than_workgroups_are_reduced() {
     const ROWS: usize = 70_000;
     for backend in BACKENDS {
         let mut rig = Rig::new(backend);
-        // Rows of 3 are reduced by a thread each, rows of 300 by a workgroup.
+        // Rows of 3 are reduced by one thread each, rows of 300 by a workgroup.
         for (rows, n) in [(ROWS, 3usize), (ROWS, 300)] {
             let x = rig.spawn(Tensor::arange(0.0, 1.0, rows, DType::F32).expect("small"));
             let sums = rig
@@ -84,7 +84,7 @@ fn more_rows_than_workgroups_are_reduced() {
     }
 }
 
-/// One of each constructor and type; made anew for each backend, since a storage has one home.
+/// One tensor for each constructor and type. Created for each backend, because a storage belongs to one backend.
 fn constructed() -> Vec<Tensor> {
     let numbers = DType::ALL.into_iter().filter(|&dtype| dtype != DType::Bool);
     let of_any = DType::ALL.into_iter().flat_map(|dtype| {

@@ -1,4 +1,4 @@
-//! Products of matrices, similarities, attention and rotary positions.
+//! Matrix products, similarities, attention and rotary embeddings.
 
 use bevy_tensor_compute::prelude::*;
 
@@ -114,7 +114,7 @@ fn similarities_agree() {
     for dtype in [DType::F32, DType::F16] {
         for n in SIZES {
             let make = |shape: &[usize], seed| Input::noise(dtype, shape, UNIT, seed);
-            // Sums of many squares differ by the order of their terms.
+            // Sums of many squares depend on the order of their terms.
             let [a, b] = [make(&[3, n], 1), make(&[3, n], 2)];
             let both = || [a.clone(), b.clone()];
             cases.push(Case::new(format!("dot {dtype} {n}"), both(), |o, x| o.dot(&x[0], &x[1])).host(|x| {

@@ -1,4 +1,4 @@
-//! Random shapes, views and chains of ops against a small interpreter.
+//! Random shapes, views and chains of ops, compared with a small interpreter.
 
 use std::cell::RefCell;
 
@@ -10,13 +10,13 @@ use super::host::{Array, View, broadcast_shape};
 use super::table::{Input, difference};
 use crate::common::{BACKENDS, Rig};
 
-/// As many cases, the same every time.
+/// A deterministic runner with this number of cases.
 pub fn runner(cases: u32) -> TestRunner {
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
     TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
 }
 
-/// A view of an array of any shape, from numbers that mean nothing yet.
+/// A view of an array of any shape, from arbitrary numbers.
 #[derive(Clone, Debug)]
 pub struct Twist {
     kind: u8,
@@ -32,7 +32,7 @@ pub fn twist() -> impl Strategy<Value = Twist> {
 }
 
 impl Twist {
-    /// As a view of `shape`.
+    /// Interprets the numbers as a view of `shape`.
     pub fn of(&self, shape: &[usize]) -> View {
         let rank = shape.len();
         if rank == 0 {
@@ -71,7 +71,7 @@ impl Twist {
     }
 }
 
-/// One op of a chain; operands are named by any number, and taken modulo what there is.
+/// One op of a chain. Operands are arbitrary numbers, taken modulo the number of values.
 #[derive(Clone, Debug)]
 enum Link {
     Unary(u8, usize),
@@ -110,7 +110,7 @@ fn chain() -> impl Strategy<Value = Chain> {
         .prop_map(|(dtype, shapes, twists, links)| Chain { dtype, shapes, twists, links })
 }
 
-/// Whether two shapes broadcast to one that is not too large.
+/// Whether two shapes broadcast to a shape that is not too large.
 pub fn fits(a: &[usize], b: &[usize]) -> bool {
     let pairs = a.iter().rev().zip(b.iter().rev());
     pairs.into_iter().all(|(&a, &b)| a == b || a == 1 || b == 1)
@@ -130,7 +130,8 @@ fn try_chain(rig: &mut Rig, chain: &Chain) -> Result<(), TestCaseError> {
         })
         .collect();
     let dtype = chain.dtype;
-    // Halves are rounded where a value is kept, and where that is depends on what is fused, so chains are of 32 bits inside.
+    // f16 values are rounded when they are stored, and where this happens depends on fusion. Chains therefore use 32
+    // bits internally.
     let entities: Vec<_> = inputs.iter().map(|input| rig.spawn(input.tensor())).collect();
     let mut arrays: Vec<Array> = inputs.iter().map(Input::array).collect();
     let mut receivers = Vec::new();
@@ -173,7 +174,7 @@ fn try_chain(rig: &mut Rig, chain: &Chain) -> Result<(), TestCaseError> {
                     if !fits(&arrays[a].shape, &arrays[b].shape) {
                         continue;
                     }
-                    // By the sign of the input itself, which no rounding can turn.
+                    // Uses the sign of the input, which rounding does not change.
                     let condition = ops.less(entities[0], 0.0).expect("floats");
                     let (left, right) = (&arrays[a], &arrays[b]);
                     let joined = left.zip(right, |a, _| a);
@@ -203,7 +204,7 @@ fn try_chain(rig: &mut Rig, chain: &Chain) -> Result<(), TestCaseError> {
             values.push(value.expect("it fits"));
             arrays.push(array);
         }
-        // The last, and one in the middle, which then cannot be fused away.
+        // The last value, and one in the middle, which then cannot be fused away.
         for at in [values.len() - 1, values.len() / 2] {
             let kept = ops.cast(values[at], dtype).expect("a value");
             receivers.push(ops.read(kept).expect("a value"));
@@ -213,7 +214,7 @@ fn try_chain(rig: &mut Rig, chain: &Chain) -> Result<(), TestCaseError> {
     for (receiver, expected) in receivers.iter().zip(&expected) {
         let data = rig.wait(receiver).map_err(|error| TestCaseError::fail(error.to_string()))?;
         let (absolute, relative) = crate::common::tolerance(dtype);
-        // Errors of a chain add up, and grow where terms cancel.
+        // The errors of a chain accumulate, and grow with cancellation.
         let bound = (absolute * 20.0, relative * 2.0);
         if let Some(what) = difference(&Array::from_data(&data), expected, bound, "backend", "host") {
             return Err(TestCaseError::fail(format!("on the {}: {what}", rig.backend)));
@@ -234,7 +235,7 @@ fn random_chains_agree_with_the_interpreter() {
     }
 }
 
-/// Sizes of a product, which sides are transposed, and which batch axes broadcast.
+/// Sizes of a product, which operands are transposed, and which batch axes broadcast.
 #[derive(Clone, Debug)]
 struct Product {
     sizes: [usize; 3],

@@ -1,4 +1,4 @@
-//! Reductions, scans, softmax and normalisation.
+//! Reductions, cumulative sums, softmax and normalisation.
 
 use bevy_tensor_compute::prelude::*;
 
@@ -53,7 +53,7 @@ fn reductions_of_floats_agree() {
                 let case = Case::new(format!("{name} {shape:?} axis {axis}"), [x], move |o, x| {
                     op(o, &x[0], Axes::from(axis as isize).keep())
                 });
-                // One element has no spread to divide by nothing.
+                // A single element has no standard deviation.
                 let spread = n == 1 && name == "std";
                 cases.push(if spread { case } else { case.host(|x| x[0].reduce(&[axis], host)) });
             }
@@ -108,7 +108,7 @@ fn reductions_of_integers_and_truth_values_agree() {
                 let x = Input::noise(dtype, &[3, n], range, n as u32);
                 let case =
                     Case::new(format!("{name} {dtype} {n}"), [x], move |o, x| op(o, &x[0], TensorAxis(1).keep()));
-                // Long products wrap, which the host does not.
+                // Long products wrap, which the host reference does not.
                 cases.push(if name == "prod" && n > 7 { case } else { case.host(|x| x[0].reduce(&[1], host)) });
             }
         }
@@ -129,7 +129,7 @@ fn reductions_of_integers_and_truth_values_agree() {
     agree(cases);
 }
 
-/// The place of the best, the first or the last of equals.
+/// The position of the best element, the first or the last among equals.
 fn best(row: &[f64], better: impl Fn(f64, f64) -> bool, last: bool) -> f64 {
     let mut at = 0;
     for (i, &v) in row.iter().enumerate() {
@@ -146,7 +146,7 @@ fn positions_of_extremes_agree() {
     for dtype in DType::ALL {
         for n in [1, 7, 64, 65, 257, 1757] {
             for (shape, axis) in [(vec![3, n], 1), (vec![n, 3], 0)] {
-                // Few values, so that there are equals.
+                // Few distinct values, so that some are equal.
                 let whole =
                     Input::noise(DType::I32, &shape, (0.0, if dtype == DType::Bool { 2.0 } else { 9.0 }), n as u32);
                 let x = || [Input::new(Array::from_data(&whole.base).to_data(dtype))];
@@ -198,7 +198,7 @@ fn running_sums_agree() {
     let mut cases = Vec::new();
     for dtype in [DType::F32, DType::F16, DType::I32, DType::U32, DType::I8, DType::U8] {
         for n in SIZES {
-            // Long sums of halves would leave what halves can hold.
+            // Long sums would exceed the range of f16.
             let range = if dtype == DType::F16 { (-0.05, 0.05) } else { (0.0, 3.0) };
             for (exclusive, reverse) in [(false, false), (true, false), (false, true), (true, true)] {
                 for (shape, axis) in [(vec![2, n], 1), (vec![n, 3], 0)] {

@@ -1,4 +1,4 @@
-//! Ops that move elements about, and ops on nothing.
+//! Ops that move elements, and ops on empty tensors.
 
 use bevy_tensor_compute::prelude::*;
 
@@ -9,7 +9,7 @@ fn range(dtype: DType) -> (f64, f64) {
     if dtype == DType::Bool { (0.0, 2.0) } else { (0.0, 100.0) }
 }
 
-/// Parts joined along an axis.
+/// Concatenates parts along an axis.
 fn concat(parts: &[Array], axis: usize) -> Array {
     let mut shape = parts[0].shape.clone();
     shape[axis] = parts.iter().map(|part| part.shape[axis]).sum();
@@ -197,10 +197,10 @@ fn made_values_agree() {
 
 type Record = for<'a> fn(&'a TensorCommands, &[TensorOperand<'a>]) -> OpResult<TensorValue<'a>>;
 
-/// A name, input shapes, the op, and the shape that must come out.
+/// A name, the input shapes, the op, and the expected output shape.
 type EmptyCase = (&'static str, &'static [&'static [usize]], Record, &'static [usize]);
 
-/// Ops on tensors without elements: shapes of the inputs, and of the result.
+/// Ops on empty tensors: shapes of the inputs and of the result.
 const EMPTY: [EmptyCase; 34] = [
     ("neg", &[&[0]], |o, x| o.neg(&x[0]), &[0]),
     ("gelu", &[&[3, 0, 2]], |o, x| o.gelu(&x[0]), &[3, 0, 2]),

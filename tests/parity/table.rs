@@ -1,4 +1,4 @@
-//! Cases that run on both backends with the same inputs, many to an update.
+//! Cases that run on both backends with the same inputs, many per update.
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
@@ -6,7 +6,7 @@ use bevy_tensor_compute::prelude::*;
 use super::host::{Array, View};
 use crate::common::{BACKENDS, Rig, tolerance};
 
-/// A tensor that a case starts from: values, seen through views of the tensor, then through views of the recording.
+/// An input of a case: values, seen through views of the tensor and then through views within the recording.
 #[derive(Clone, Debug)]
 pub struct Input {
     pub base: TensorData,
@@ -19,7 +19,7 @@ impl Input {
         Self { base, early: Vec::new(), late: Vec::new() }
     }
 
-    /// Noise in `low..high`; integers are whole, truth values even.
+    /// Noise in `low..high`. Rounded down for integers and booleans.
     pub fn noise(dtype: DType, shape: &[usize], (low, high): (f64, f64), seed: u32) -> Self {
         Self::new(noise(shape, low, high, seed).map(|v| if dtype.is_float() { v } else { v.floor() }).to_data(dtype))
     }
@@ -34,7 +34,7 @@ impl Input {
         self
     }
 
-    /// What the op sees.
+    /// The array that the op sees.
     pub fn array(&self) -> Array {
         let views = self.early.iter().chain(&self.late);
         views.fold(Array::from_data(&self.base), |array, view| view.of_array(&array))
@@ -46,7 +46,7 @@ impl Input {
     }
 }
 
-/// Numbers in `low..high`, the same for the same seed.
+/// Deterministic numbers in `low..high`.
 pub fn noise(shape: &[usize], low: f64, high: f64, seed: u32) -> Array {
     let mut state = u64::from(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x1234_5678_9abc_def1);
     let values = (0..shape.iter().product::<usize>())
@@ -60,8 +60,8 @@ pub fn noise(shape: &[usize], low: f64, high: f64, seed: u32) -> Array {
     Array::new(shape, values)
 }
 
-/// The ways to lie in memory that every op must take: inputs of one shape, contiguous, offset, permuted, flipped, strided, broadcast, and
-/// viewed within the recording.
+/// The layouts that every op must support: inputs of one shape that are contiguous, offset, permuted, flipped, strided,
+/// broadcast, or viewed within the recording.
 pub fn layouts(dtype: DType, shape: &[usize], range: (f64, f64), seed: u32) -> Vec<(&'static str, Input)> {
     let make = |shape: &[usize]| Input::noise(dtype, shape, range, seed);
     let rank = shape.len();
@@ -128,23 +128,23 @@ impl Case {
         Self { name: name.into(), inputs: inputs.into(), record, expected: None, shape: None }
     }
 
-    /// Compares the first result with what `f` makes of the inputs as well.
+    /// Also compares the first result with the result of `f` on the inputs.
     pub fn host(mut self, f: impl FnOnce(&[Array]) -> Array) -> Self {
         self.expected = Some(f(&self.inputs.iter().map(Input::array).collect::<Vec<_>>()));
         self
     }
 
-    /// Checks the shape of the first result as well.
+    /// Also checks the shape of the first result.
     pub fn shaped(mut self, shape: &[usize]) -> Self {
         self.shape = Some(shape.to_vec());
         self
     }
 }
 
-/// Cases recorded together: enough to make updates rare, few enough to keep plans small.
+/// Number of cases recorded together: enough to need few updates, few enough to keep plans small.
 const BATCH: usize = 48;
 
-/// Runs all cases on a backend; the results of a case are in the place of the case.
+/// Runs all cases on a backend. Returns the results in the same order.
 fn run(backend: Backend, cases: &[Case]) -> Vec<Result<Vec<TensorData>, String>> {
     let mut rig = Rig::new(backend);
     let mut results = Vec::new();
@@ -185,7 +185,7 @@ fn record(ops: &TensorCommands, case: &Case, entities: &[Entity]) -> Result<Vec<
     values.into_iter().map(|value| ops.read(value)).collect()
 }
 
-/// Runs every case on both backends and fails with all that differ.
+/// Runs every case on both backends and reports all that differ.
 #[track_caller]
 pub fn agree(cases: Vec<Case>) {
     let [gpu, cpu] = BACKENDS.map(|backend| run(backend, &cases));
@@ -223,7 +223,7 @@ pub fn agree(cases: Vec<Case>) {
     assert!(failures.is_empty(), "{count} of {} cases differ:\n  {first}", cases.len());
 }
 
-/// The first place where two arrays are not close, in words.
+/// Describes the first position at which two arrays differ.
 pub fn difference(a: &Array, b: &Array, (absolute, relative): (f32, f32), of_a: &str, of_b: &str) -> Option<String> {
     if a.shape != b.shape {
         return Some(format!("{of_a} is {:?}, {of_b} {:?}", a.shape, b.shape));

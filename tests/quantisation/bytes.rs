@@ -1,4 +1,4 @@
-//! Plain bytes with a scale for all or for each channel.
+//! Bytes with one scale for all or one per channel.
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
@@ -6,7 +6,7 @@ use bevy_tensor_compute::prelude::*;
 use super::{floats, noise, relative_error};
 use crate::common::{BACKENDS, Rig, assert_close};
 
-/// The bytes and the scales that the definition gives, for channels of `rows` that each have `row` numbers.
+/// The bytes and scales by definition, for channels of `row` numbers each.
 fn by_definition(values: &[f32], row: usize) -> (Vec<i8>, Vec<f32>) {
     let scales: Vec<f32> =
         values.chunks(row).map(|row| row.iter().fold(0f32, |most, v| most.max(v.abs())) / 127.0).collect();
@@ -42,7 +42,7 @@ fn bytes_and_scales_follow_the_definition() {
             let (want, scales) = by_definition(&values, rows * row);
             assert_eq!((bytes.dtype(), scale.dtype(), scale.shape()), (DType::I8, DType::F32, &Shape::from([1, 1])));
             assert_close(&scale.to_f32(), &scales, 0.0, 1e-6, "the scale");
-            // A division that is off in the last bit may turn a tie.
+            // A division with an error in the last bit may break a tie differently.
             let off = bytes.as_slice::<i8>().expect("bytes").iter().zip(&want).filter(|(a, b)| a != b).count();
             assert!(off <= rows * row / 1000, "{off} bytes differ on the {backend}");
 
@@ -113,7 +113,8 @@ fn the_round_trip_loses_as_little_as_promised_in_one_map_after_the_reduction() {
             assert!(error / (128.0 * 768.0) <= 6e-6, "a mean square of {} on the {backend}", error / (128.0 * 768.0));
             let plan = rig.app.world().resource::<TensorDiagnostics>().last_plan(backend).expect("something ran");
             let kernels: Vec<_> = plan.steps.iter().map(|step| step.kernel).collect();
-            // Magnitudes are taken inside the reduction, which a device may do in two launches; all after it is one map.
+            // Magnitudes are computed inside the reduction, which a device may split into two launches. Everything
+            // after it is one map.
             assert!(kernels == ["reduce", "map"] || kernels == ["reduce", "reduce", "map"], "{kernels:?}");
         }
     }
@@ -143,7 +144,7 @@ fn products_widen_bytes_inside_the_kernel() {
                 let error = relative_error(&product.to_f32(), &exact);
                 assert!(error <= 0.01, "{m}×{n}×{k} is off by {error} on the {backend}");
             }
-            // Kept as a tensor, and seen from its second row on, which may begin inside a word.
+            // Stored as a tensor and viewed from its second row on, which may begin inside a word.
             let kept = rig.spawn(Tensor::zeros([n, k], DType::I8).expect("small"));
             rig.record(move |ops| {
                 let (bytes, _) = ops.quantize_i8(weight)?;

@@ -1,4 +1,4 @@
-//! Quantised tensors that are written, read, kept and shared.
+//! Quantised tensors that are written, read, stored and shared.
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
@@ -6,7 +6,7 @@ use bevy_tensor_compute::prelude::*;
 use super::{block, floats, noise};
 use crate::common::{BACKENDS, Rig};
 
-/// A tensor of `rows` of three blocks, and its numbers.
+/// A tensor with `rows` rows of three blocks, and its numbers.
 fn weights(rig: &mut Rig, dtype: DType, rows: usize, seed: u32) -> (Entity, Tensor, Vec<f32>) {
     let k = 3 * block(dtype);
     let tensor = Tensor::quantized(dtype, [rows, k], &noise(rows * k, seed)).expect("whole blocks");
@@ -37,7 +37,7 @@ fn values_are_stored_whole_and_into_rows() {
                 expected[from as usize * k..to as usize * k].copy_from_slice(&new.to_f32());
                 assert_eq!(rig.read(tensor).to_f32(), expected, "{dtype} rows {from}..{to} on the {backend}");
             }
-            // Host data, into rows and whole; and rows of one tensor into those of another.
+            // Host data to some rows and to the whole tensor, and rows of one tensor to those of another.
             let (other, source, numbers) = weights(&mut rig, dtype, 5, 3);
             let rows = rig.spawn(source.slice(0, 1, 3).expect("rows"));
             let data = new.clone();
@@ -50,7 +50,7 @@ fn values_are_stored_whole_and_into_rows() {
             rig.record(move |ops| ops.store(from, to)).expect("it fits");
             expected[..2 * k].copy_from_slice(&other_now[3 * k..]);
             assert_eq!(rig.read(tensor).to_f32(), expected);
-            // Within one tensor, also where the rows overlap.
+            // Within one tensor, also if the rows overlap.
             let (to, from) = (whole.slice(0, 1, 4).expect("rows"), whole.slice(0, 0, 3).expect("rows"));
             let (to, from) = (rig.spawn(to), rig.spawn(from));
             rig.record(move |ops| ops.store(from, to)).expect("it fits");

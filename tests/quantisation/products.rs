@@ -1,4 +1,5 @@
-//! Products with quantised weights: as good as their weights allow, and exactly what the widened weights give.
+//! Products with quantised weights: as accurate as the weights allow, and equal to the product with dequantised
+//! weights.
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
@@ -27,11 +28,11 @@ fn products_are_within_the_promised_error_at_awkward_sizes() {
                 });
                 let what = format!("{dtype} {m}×{n}×{k} on the {backend}");
                 assert_close(&product, &widened.expect("it fits").to_f32(), 1e-4, 1e-4, &what);
-                // A single number may be near 0, where a relative error says nothing.
+                // A single number may be near 0, where a relative error is meaningless.
                 if m * n > 1 {
                     let error = relative_error(&product, &exact);
                     let most = if dtype == DType::Q8_0 { 0.01 } else { 0.08 };
-                    // Longer blocks of 4 bits lose more: the promise is for those of 32.
+                    // Longer blocks of 4 bits are less accurate. The documented bound is for blocks of 32.
                     let most = if dtype == DType::Q4_128 { 0.15 } else { most };
                     assert!(error <= most, "{what} is off by {error}");
                 }
@@ -72,7 +73,7 @@ fn batches_vectors_halves_and_biases_are_taken() {
         assert_eq!(product.dtype(), DType::F32);
         assert_close(&product.to_f32(), &expected, 1e-2, 1e-2, "halves");
 
-        // A view on the left is as good as a copy, and rows of the weight as the whole.
+        // A view as the left operand gives the same result as a copy, and rows of the weight the same as the whole.
         let product = rig.compute(move |ops| {
             let rows = ops.slice(left, 1, 1, 3)?;
             let part = ops.slice(weight, 0, 1, 4)?;

@@ -1,4 +1,4 @@
-// The error function, to 3e-7: its series up to 1, then a rational approximation (Abramowitz and Stegun 7.1.26).
+// The error function, within 3e-7: its series up to 1, then a rational approximation (Abramowitz and Stegun 7.1.26).
 fn erf_f32(x: f32) -> f32 {
     let m = abs(x);
     if (m < 1.0) {

@@ -1,4 +1,5 @@
-// The natural logarithm, with the ends that drivers leave undefined: 0 gives -inf, negatives NaN, inf stays.
+// The natural logarithm with limits that drivers leave undefined: 0 gives -inf, negative numbers NaN, and inf gives
+// inf.
 fn log_f32(x: f32) -> f32 {
     if (x == 0.0) {
         return from_bits(0xff800000u);

@@ -1,4 +1,5 @@
-// IEEE-754 power: anything to the 0 and 1 to anything are 1; a negative base needs a whole exponent, else NaN.
+// IEEE-754 power: anything to the power of 0, and 1 to any power, are 1. A negative base gives NaN unless the exponent
+// is an integer.
 fn power_f32(a: f32, b: f32) -> f32 {
     if (b == 0.0 || a == 1.0) {
         return 1.0;
@@ -16,7 +17,7 @@ fn power_f32(a: f32, b: f32) -> f32 {
     } else if (m == 0.0 || is_inf(m) || is_inf(b)) {
         r = select(0.0, from_bits(0x7f800000u), (m > 1.0) == (b > 0.0));
     } else if (whole && n <= 64.0) {
-        // Squares keep whole powers of small exponents exact where they can be.
+        // Repeated squaring keeps integer powers exact where possible.
         var base = m;
         var left = u32(n);
         while (left != 0u) {
@@ -35,6 +36,6 @@ fn power_f32(a: f32, b: f32) -> f32 {
     if (a < 0.0 && !whole && !is_inf(a)) {
         return from_bits(0x7fc00000u);
     }
-    // The bit, not a comparison: -0 to a negative odd power is -inf.
+    // Tests the sign bit instead of comparing, because -0 to a negative odd power is -inf.
     return select(r, -r, odd & ((bitcast<u32>(a) >> 31u) != 0u));
 }

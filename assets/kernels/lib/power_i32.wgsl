@@ -1,4 +1,4 @@
-// Wraps. A negative exponent truncates to 0, but for bases 1 and -1, which it leaves what they are by parity.
+// Wraps. With a negative exponent the result is 0, except for the bases 1 and -1.
 fn power_i32(a: i32, b: i32) -> i32 {
     if (b < 0) {
         let odd = (b & 1) == 1;

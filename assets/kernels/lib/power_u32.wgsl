@@ -1,4 +1,4 @@
-// By squares; wraps.
+// By repeated squaring. Wraps.
 fn power_u32(a: u32, b: u32) -> u32 {
     var r = 1u;
     var base = a;

@@ -1,9 +1,9 @@
-// One number of all threads of a workgroup. For custom kernels: `#import tensor::reductions`.
+// Reductions over all threads of a workgroup. For custom kernels: `#import tensor::reductions`.
 //
-// Each is called by all threads of the workgroup, in uniform control flow, with the thread's `local_invocation_index` and the number of threads (at
-// most 1024); all get the same result.
+// All threads of the workgroup must call these functions in uniform control flow, with the thread's
+// `local_invocation_index` and the number of threads (at most 1024). All threads get the same result.
 
-// A number of each thread.
+// One number per thread.
 var<workgroup> reduction_cells: array<f32, 1024>;
 
 // The sum.
@@ -20,7 +20,7 @@ fn workgroup_sum(value: f32, local: u32, size: u32) -> f32 {
     return workgroupUniformLoad(&reduction_cells[0]);
 }
 
-// The largest.
+// The largest number.
 fn workgroup_max(value: f32, local: u32, size: u32) -> f32 {
     reduction_cells[local] = value;
     workgroupBarrier();
@@ -34,7 +34,7 @@ fn workgroup_max(value: f32, local: u32, size: u32) -> f32 {
     return workgroupUniformLoad(&reduction_cells[0]);
 }
 
-// The smallest.
+// The smallest number.
 fn workgroup_min(value: f32, local: u32, size: u32) -> f32 {
     return -workgroup_max(-value, local, size);
 }

@@ -1,4 +1,4 @@
-// With the sign of the dividend, exactly: long division in binary, one step per bit that the magnitudes differ by.
+// Exact remainder with the sign of the dividend: binary long division, one step per bit by which the magnitudes differ.
 fn remainder_f32(a: f32, b: f32) -> f32 {
     let n = bitcast<u32>(a) & 0x7fffffffu;
     let d = bitcast<u32>(b) & 0x7fffffffu;
@@ -9,7 +9,7 @@ fn remainder_f32(a: f32, b: f32) -> f32 {
         return a;
     }
     if (d < 0x00800000u) {
-        // Subnormal divisors, which most devices take for 0.
+        // Subnormal divisors, which most devices treat as 0.
         return a - b * trunc(a / b);
     }
     var rest = abs(a);
@@ -28,7 +28,7 @@ fn remainder_f32(a: f32, b: f32) -> f32 {
     return select(rest, -rest, (bitcast<u32>(a) >> 31u) != 0u);
 }
 
-// With the sign of the divisor.
+// Remainder with the sign of the divisor.
 fn modulo_f32(a: f32, b: f32) -> f32 {
     let r = remainder_f32(a, b);
     return select(r, r + b, (r != 0.0) & ((r < 0.0) != (b < 0.0)));

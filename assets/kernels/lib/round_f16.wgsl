@@ -1,4 +1,4 @@
-// What a half can hold, halves to even. Packing alone would leave the rounding to the driver.
+// The nearest f16, ties to even. Packing alone would leave the rounding to the driver.
 fn round_f16(x: f32) -> f32 {
     let bits = bitcast<u32>(x);
     let m = bits & 0x7fffffffu;

@@ -1,8 +1,8 @@
-// A subgroup, which is a whole workgroup, for each row: `run` gets the row and which of STEP lanes it is. Rows are so long that every lane
-// finds something. No workgroup memory, no barrier.
+// One subgroup, which is a whole workgroup, per row: `run` gets the row and one of STEP lanes. Rows are so long that
+// every lane has elements. No workgroup memory, no barriers.
 const STEP: u32 = SUBGROUP;
 
-// What all lanes of the row found, put together by `merge` in a fixed order.
+// The merged state of all lanes of the row, in a fixed order.
 fn fold(lane: u32, own: S) -> S {
     var all = own;
     for (var mask = 1u; mask < SUBGROUP; mask *= 2u) {

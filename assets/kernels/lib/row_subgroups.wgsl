@@ -1,11 +1,11 @@
-// A workgroup of several subgroups for each row: `run` gets the row and which of STEP lanes it is.
+// One workgroup of several subgroups per row: `run` gets the row and one of STEP lanes.
 const STEP: u32 = 128u;
 
 var<workgroup> folded: array<S, STEP / SUBGROUP>;
 
-// What all lanes of the row found, put together by `merge` in a fixed order: first in each subgroup, then one number of each.
+// The merged state of all lanes of the row, in a fixed order: first within each subgroup, then one state per subgroup.
 fn fold(lane: u32, own: S) -> S {
-    // Only so many lanes found something: a quad of the row, or one of the elements left over.
+    // Only this many lanes have elements: a quad of the row, or one of the remaining elements.
     let lanes = min(max(params.n / 4u, params.n % 4u), STEP);
     var all = own;
     for (var mask = 1u; mask < SUBGROUP; mask *= 2u) {
@@ -14,7 +14,7 @@ fn fold(lane: u32, own: S) -> S {
             all = merge(all, theirs);
         }
     }
-    // The result of an earlier fold has been read by all.
+    // All threads have read the result of an earlier fold.
     workgroupBarrier();
     if (lane % SUBGROUP == 0u) {
         folded[lane / SUBGROUP] = all;

@@ -1,7 +1,7 @@
-// A thread for each row: `run` gets its row, and lane 0 of STEP 1.
+// One thread per row: `run` gets its row, and lane 0 of STEP 1.
 const STEP: u32 = 1u;
 
-// What all lanes of the row found; here there is one.
+// The merged state of all lanes of the row. Here there is one lane.
 fn fold(lane: u32, own: S) -> S {
     return own;
 }

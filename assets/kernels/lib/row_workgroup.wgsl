@@ -1,13 +1,13 @@
-// A workgroup for each row: `run` gets the row and which of STEP lanes it is.
+// One workgroup per row: `run` gets the row and one of STEP lanes.
 const STEP: u32 = 128u;
 
 var<workgroup> folded: array<S, STEP>;
 
-// What all lanes of the row found, put together by `merge` in a fixed order.
+// The merged state of all lanes of the row, in a fixed order.
 fn fold(lane: u32, own: S) -> S {
-    // Only so many lanes found something: a quad of the row, or one of the elements left over.
+    // Only this many lanes have elements: a quad of the row, or one of the remaining elements.
     let lanes = min(max(params.n / 4u, params.n % 4u), STEP);
-    // The result of an earlier fold has been read by all.
+    // All threads have read the result of an earlier fold.
     workgroupBarrier();
     folded[lane] = own;
     for (var half = STEP / 2u; half > 0u; half /= 2u) {

@@ -1,4 +1,4 @@
-// A polynomial near 0, where the quotient would cancel; beyond, a quotient whose exponential cannot overflow.
+// A polynomial near 0, where the quotient would cancel. Elsewhere a quotient whose exponential cannot overflow.
 fn tanh_f32(x: f32) -> f32 {
     let m = abs(x);
     if (m < 0.625) {

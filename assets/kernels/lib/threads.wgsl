@@ -1,4 +1,4 @@
-// A thread each: `run` is the kernel's.
+// Calls the kernel's `run` with the index of each thread.
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) wid: vec3<u32>,

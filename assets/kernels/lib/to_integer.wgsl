@@ -1,4 +1,4 @@
-// Towards zero, saturating; NaN gives 0.
+// Truncates and saturates. NaN gives 0.
 fn to_i32(x: f32) -> i32 {
     if (is_nan(x)) {
         return 0;
@@ -9,7 +9,7 @@ fn to_i32(x: f32) -> i32 {
     return i32(max(x, -2147483648.0));
 }
 
-// Towards zero, saturating; NaN gives 0.
+// Truncates and saturates. NaN gives 0.
 fn to_u32(x: f32) -> u32 {
     if (is_nan(x) || x < 0.0) {
         return 0u;
@@ -20,7 +20,7 @@ fn to_u32(x: f32) -> u32 {
     return u32(x);
 }
 
-// Into the range of a narrower integer; NaN gives 0.
+// Truncates and saturates to the range of a narrower integer. NaN gives 0.
 fn to_range(x: f32, low: f32, high: f32) -> i32 {
     return select(i32(clamp(x, low, high)), 0, is_nan(x));
 }

@@ -1,10 +1,10 @@
-// An angle as a quarter turn and a rest within an eighth turn of it.
+// An angle as a number of quarter turns and a remainder of at most an eighth turn.
 struct Angle {
     quarter: u32,
     rest: f32,
 }
 
-// Word `i` of a zero word and the binary digits of 2/pi after the point.
+// Word `i` of a zero word followed by the binary digits of 2/pi.
 fn two_over_pi(i: u32) -> u32 {
     switch i {
         case 1u: { return 0xa2f9836eu; }
@@ -18,7 +18,7 @@ fn two_over_pi(i: u32) -> u32 {
     }
 }
 
-// 32 of those digits from position `at`.
+// 32 of those digits, starting at position `at`.
 fn digits(at: u32) -> u32 {
     let word = at >> 5u;
     let bit = at & 31u;
@@ -37,8 +37,9 @@ fn multiply_high(a: u32, b: u32) -> u32 {
     return ah * bh + (middle >> 16u) + (carry >> 16u);
 }
 
-// Takes whole quarter turns off. Small angles by Cody and Waite (products with the split constant are exact), large ones by Payne and
-// Hanek: only those digits of 2/pi matter whose product with the angle is neither a whole turn nor too small to see.
+// Subtracts whole quarter turns. Small angles use Cody and Waite (products with the split constant are exact), large
+// ones Payne and Hanek: only the digits of 2/pi matter whose product with the angle is neither a whole turn nor
+// negligible.
 fn reduce_angle(x: f32) -> Angle {
     if (abs(x) < 65536.0) {
         let k = round(x * 0.63661977);
@@ -58,7 +59,7 @@ fn reduce_angle(x: f32) -> Angle {
     return Angle(select(quarter, 0u - quarter, negative), select(rest, -rest, negative));
 }
 
-// The sine of an angle; `turn` quarters more make other functions of it.
+// The sine of an angle plus `turn` quarter turns.
 fn sine(x: f32, turn: u32) -> f32 {
     if ((bitcast<u32>(x) & 0x7fffffffu) >= 0x7f800000u) {
         return from_bits(0x7fc00000u);

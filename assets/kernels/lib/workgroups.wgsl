@@ -1,4 +1,5 @@
-// A workgroup of LANES threads for each piece of work: `run` is the kernel's. All threads of a workgroup call it, so it may have barriers.
+// Calls the kernel's `run` with one workgroup of LANES threads per work item. All threads of a workgroup call it, so it
+// may contain barriers.
 @compute @workgroup_size(LANES)
 fn main(
     @builtin(workgroup_id) wid: vec3<u32>,

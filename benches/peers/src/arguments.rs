@@ -6,10 +6,10 @@ use bevy_tensor_compute::support::Backend;
 
 use crate::measure::Effort;
 
-/// What is compared.
+/// What to compare.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Ours with its rivals.
+    /// Ours with the rivals.
     Rivals,
     /// Fused with unfused plans.
     Fusion,
@@ -17,7 +17,7 @@ pub enum Mode {
     Scaling,
 }
 
-/// What the user asked for.
+/// The parsed arguments.
 pub struct Arguments {
     pub json: Option<PathBuf>,
     only: Option<String>,
@@ -39,7 +39,7 @@ impl Arguments {
         };
         let mut arguments = arguments;
         while let Some(argument) = arguments.next() {
-            let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
+            let mut value = || arguments.next().ok_or_else(|| format!("{argument} requires a value"));
             match argument.as_str() {
                 "--json" => parsed.json = Some(value()?.into()),
                 "--only" => parsed.only = Some(value()?),
@@ -47,20 +47,20 @@ impl Arguments {
                     parsed.backends = match value()?.as_str() {
                         "gpu" => vec![Backend::Gpu],
                         "cpu" => vec![Backend::Cpu],
-                        other => return Err(format!("--backend is gpu or cpu, not {other}")),
+                        other => return Err(format!("--backend must be gpu or cpu, not {other}")),
                     }
                 }
                 "--ours" => parsed.ours = true,
                 "--quick" => parsed.effort = Effort::QUICK,
                 "--fusion" => parsed.mode = Mode::Fusion,
                 "--scaling" => parsed.mode = Mode::Scaling,
-                other => return Err(format!("{other} is unknown; see the top of benches/peers/src/main.rs")),
+                other => return Err(format!("unknown argument {other}; see the top of benches/peers/src/main.rs")),
             }
         }
         Ok(parsed)
     }
 
-    /// Whether work of that name was asked for.
+    /// Whether work of this name was requested.
     pub fn wants(&self, name: &str) -> bool {
         self.only.as_deref().is_none_or(|pattern| name.contains(pattern))
     }

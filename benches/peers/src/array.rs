@@ -1,4 +1,4 @@
-//! The inputs that everybody gets.
+//! The inputs that all contestants get.
 
 use std::sync::Arc;
 
@@ -9,38 +9,38 @@ use bevy_tensor_compute::tensor::{DType, TensorData};
 pub struct Array {
     pub shape: Vec<usize>,
     pub values: Arc<[f32]>,
-    /// One for all repetitions, as a model's weights are; else every set of inputs has its own copy.
+    /// Whether all repetitions share it, like weights of a model. Otherwise every set of inputs has its own copy.
     pub shared: bool,
-    /// What our own crate takes instead, if it is not plain numbers.
+    /// The quantised data for our crate, if it is not plain numbers.
     quantized: Option<TensorData>,
 }
 
 impl Array {
-    /// Uniform numbers in `-scale..scale`, the same for the same seed.
+    /// Deterministic uniform numbers in `-scale..scale`.
     pub fn uniform(seed: u64, scale: f32, shape: &[usize]) -> Self {
         let mut state = seed;
         let values = (0..shape.iter().product()).map(|_| scale * next(&mut state)).collect();
         Self { shape: shape.to_vec(), values, shared: false, quantized: None }
     }
 
-    /// The same for all repetitions.
+    /// Shared by all repetitions.
     pub fn weight(seed: u64, scale: f32, shape: &[usize]) -> Self {
         Self { shared: true, ..Self::uniform(seed, scale, shape) }
     }
 
-    /// These, the same for all repetitions.
+    /// The given values, shared by all repetitions.
     pub fn fixed(values: Vec<f32>, shape: &[usize]) -> Self {
         Self { shape: shape.to_vec(), values: values.into(), shared: true, quantized: None }
     }
 
-    /// Numbers that our own crate has in a quantised type, and everybody else as they come out of it.
+    /// Numbers that our crate gets in a quantised type. Rivals get the dequantised numbers.
     pub fn quantized(seed: u64, scale: f32, shape: &[usize], dtype: DType) -> Self {
         let plain = Self::uniform(seed, scale, shape);
         let data = TensorData::quantized(dtype, shape, &plain.values).expect("rows of whole blocks");
         Self { values: data.to_f32().into(), quantized: Some(data), ..plain }
     }
 
-    /// As our own crate takes it.
+    /// The input for our crate.
     pub fn data(&self) -> TensorData {
         if let Some(data) = &self.quantized {
             return data.clone();
@@ -49,7 +49,7 @@ impl Array {
     }
 }
 
-/// SplitMix64, its upper bits as a number in −1..1.
+/// SplitMix64. The upper bits are mapped to −1..1.
 fn next(state: &mut u64) -> f32 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;

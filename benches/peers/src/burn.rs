@@ -1,4 +1,4 @@
-//! burn-wgpu on Bevy's own device, with fusion and autotune as they come.
+//! burn-wgpu on Bevy's own device, with its default fusion and autotune.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -12,21 +12,21 @@ use crate::array::Array;
 use crate::measure::{Contestant, MOST};
 use crate::ours::{End, SETS};
 
-/// The backend, fusion around it.
+/// The backend, with fusion.
 pub type B = Wgpu;
 
-/// The backend that fusion runs on.
+/// The backend inside fusion.
 type Inner = CubeBackend<WgpuRuntime, f32, i32, u32>;
 
-/// Does the work once.
+/// Runs the work once.
 pub type BurnRun = Rc<dyn Fn(&[Held]) -> Held>;
 
-/// burn's handle of a device it shares.
+/// burn's handle of a shared device.
 #[derive(Clone)]
 pub struct BurnDevice(WgpuDevice);
 
 impl BurnDevice {
-    /// Call it once a device.
+    /// Call this once per device.
     pub fn new(setup: WgpuSetup) -> Self {
         Self(init_device(setup, RuntimeOptions::default()))
     }
@@ -46,7 +46,7 @@ impl BurnDevice {
         }
     }
 
-    /// Has everything recorded so far executed; does not wait for the device.
+    /// Executes everything recorded so far, without waiting for the device.
     fn drain(&self) {
         burn_fusion::get_client::<Inner>(&self.0).sync(|| ());
     }
@@ -61,7 +61,7 @@ fn host_data(array: &Array) -> TensorData {
     TensorData::new(array.values.to_vec(), array.shape.clone())
 }
 
-/// A tensor of any rank that work here has.
+/// A tensor of any rank used here.
 #[derive(Clone)]
 pub enum Held {
     One(Tensor<B, 1>),
@@ -113,7 +113,7 @@ pub fn layer_norm<const D: usize>(
     Tensor::from_primitive(TensorPrimitive::Float(out))
 }
 
-/// Recorded work on burn's side.
+/// Recorded work of burn.
 pub struct BurnWork {
     device: BurnDevice,
     run: BurnRun,
@@ -145,7 +145,7 @@ impl Contestant for BurnWork {
             End::Corner => {
                 for set in self.sets.iter().cycle().take(repetitions) {
                     let output = (self.run)(set);
-                    // Before the output of the repetition before is dropped, which would spare burn the work.
+                    // Before the output of the previous repetition is dropped, because burn would then skip its work.
                     self.device.drain();
                     self.output = Some(output);
                 }
@@ -191,7 +191,7 @@ impl Contestant for BurnUpload {
     fn run(&mut self, repetitions: usize) -> Duration {
         self.uploaded.clear();
         self.device.sync();
-        // burn takes its host data by value; that copy is not the upload.
+        // burn takes host data by value. The copy is not part of the upload.
         let data: Vec<TensorData> = (0..repetitions).map(|_| host_data(&self.array)).collect();
         let start = Instant::now();
         self.uploaded = data.into_iter().map(|data| self.device.upload_data(data)).collect();
@@ -209,7 +209,8 @@ impl Contestant for BurnUpload {
     }
 }
 
-/// Device data to the host: all repetitions in one transaction, which is how burn reads several tensors best.
+/// Device data to the host, with all repetitions in one transaction, which is burn's fastest way to read several
+/// tensors.
 pub struct BurnReadback {
     device: BurnDevice,
     tensors: Vec<Held>,

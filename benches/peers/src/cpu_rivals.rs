@@ -1,4 +1,4 @@
-//! The rivals on the CPU that run in this process.
+//! The CPU rivals that run in this process.
 
 use std::hint::black_box;
 use std::rc::Rc;
@@ -10,12 +10,12 @@ use crate::array::Array;
 use crate::measure::Contestant;
 use crate::ours::SETS;
 
-/// Threads that everybody may use on the CPU, as many as our own backend does.
+/// Number of threads for everyone on the CPU, the same as for our own backend.
 pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The `gemm` crate, called directly into memory that is there already: `batch` products `[m, k] · [k, n]`.
+/// The `gemm` crate, called directly with existing memory: `batch` products `[m, k] · [k, n]`.
 pub struct Gemm {
     size: GemmSize,
     sets: Vec<[Vec<f32>; 3]>,
@@ -53,7 +53,8 @@ impl Contestant for Gemm {
             for i in 0..batch {
                 let (a, b, y) = (&a[i * m * k..][..m * k], &b[i * k * n..][..k * n], &mut y[i * m * n..][..m * n]);
                 let (rows, columns) = (n as isize, k as isize);
-                // SAFETY: the slices are exactly the row-major matrices that the sizes and strides describe, and `y` overlaps neither.
+                // SAFETY: the slices are exactly the row-major matrices that the sizes and strides describe, and `y`
+                // overlaps neither.
                 unsafe {
                     gemm::gemm(
                         m,
@@ -88,7 +89,7 @@ impl Contestant for Gemm {
     }
 }
 
-/// Does the work once with candle.
+/// Runs the work once with candle.
 pub type CandleRun = Rc<dyn Fn(&[candle_core::Tensor]) -> candle_core::Result<candle_core::Tensor>>;
 
 /// candle on the CPU, op by op.
@@ -128,10 +129,10 @@ impl Contestant for Candle {
     }
 }
 
-/// Does the work once, plainly.
+/// Runs the work once with plain loops.
 pub type PlainRun = Rc<dyn Fn(&[Vec<f32>]) -> Vec<f32>>;
 
-/// One pass and one new vector an op, as ndarray evaluates expressions.
+/// One pass and one new vector per op, as ndarray evaluates expressions.
 pub struct Plain {
     run: PlainRun,
     sets: Vec<Vec<Vec<f32>>>,

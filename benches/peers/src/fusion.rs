@@ -1,4 +1,5 @@
-//! Fused against unfused plans: two apps in one run that differ in `PipelineSettings::fuse` only. In the rows, ours is fused and the rival is not.
+//! Fused against unfused plans: two apps in one run that differ only in `PipelineSettings::fuse`. In the rows, ours is
+//! fused and the rival is not.
 
 use std::rc::Rc;
 
@@ -12,7 +13,7 @@ use crate::measure::compare;
 use crate::ours::{End, Ours, Record, Rig};
 use crate::rows::Rows;
 
-/// Chains to fuse, and what earlier systems say they gained.
+/// Chains to fuse, and the gains that other systems report.
 struct Case {
     name: String,
     claim: f64,
@@ -48,7 +49,7 @@ pub fn run(arguments: &Arguments, rows: &mut Rows) {
 
 fn cases() -> Vec<Case> {
     let mut list = Vec::new();
-    // Square, and with so few columns to multiply that the result's memory counts.
+    // Square, and with an inner size so small that writing the result dominates.
     for [m, k, n] in [[64, 64, 64], [256, 256, 256], [1024, 16, 1024]] {
         let inputs = vec![Array::uniform(20, 1.0, &[m, k]), Array::uniform(21, 1.0, &[k, n])];
         let case = Case::new(format!("matmul+relu {m}×{k}×{n}"), 1.87, inputs, |ops, x| {

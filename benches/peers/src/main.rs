@@ -1,37 +1,43 @@
-//! The same work by `bevy_tensor_compute` and by its rivals, on the same device, in the same run.
+//! Runs the same work with `bevy_tensor_compute` and with its rivals, on the same device and in the same run.
 //!
 //! ```text
-//! cargo run --release -p peers -- [--only PATTERN] [--backend gpu|cpu] [--json FILE] [--quick] [--ours] [--fusion] [--scaling]
+//! cargo run --release -p peers -- [--only PATTERN] [--backend gpu|cpu] [--json FILE] [--quick] [--ours]
+//!                                 [--fusion] [--scaling]
 //! ```
 //!
-//! * `--only PATTERN`: work whose name contains it. `--backend`: one of the two; both if not given.
-//! * `--ours`: no rivals, for whoever tunes a kernel. `--quick`: fewer and shorter rounds.
+//! * `--only PATTERN`: only work whose name contains it. `--backend`: only one backend. The default is both.
+//! * `--ours`: no rivals, for tuning a kernel. `--quick`: fewer and shorter rounds.
 //! * `--fusion`: fused against unfused plans, two apps in one run, instead of rivals.
 //! * `--scaling`: how our own time grows with tokens, batch, width and ops, instead of rivals.
-//! * `--json FILE`: the rows as a list of `{work, backend, ours_ms, rival, rival_ms, ratio, spread, equal}`. What was not measured is null.
+//! * `--json FILE`: the rows as a list of `{work, backend, ours_ms, rival, rival_ms, ratio, spread, equal}`. Values
+//!   that were not measured are null.
 //!
-//! # Who
+//! # Contestants
 //!
-//! * **GPU**: an app with Bevy's renderer and the GPU backend forced, also on a software adapter. The rival is burn-wgpu, with fusion and autotune,
-//!   set up on that very device and queue.
-//! * **CPU**: an app without a renderer. The rivals are the `gemm` crate called directly, candle, a plain evaluation with one pass and one new
-//!   vector an op (as ndarray would), and onnxruntime, all with as many threads as there are cores. onnxruntime runs in a Python process
-//!   (`PEERS_PYTHON`, else `python3`) and is left out, saying so, where `import onnxruntime, onnx, numpy` fails.
+//! * **GPU**: an app with Bevy's renderer and the GPU backend forced, also on a software adapter. The rival is
+//!   burn-wgpu, with fusion and autotune, on the same device and queue.
+//! * **CPU**: an app without a renderer. The rivals are the `gemm` crate called directly, candle, a plain evaluation
+//!   with one pass and one new vector per op (like ndarray), and onnxruntime, all with as many threads as there are
+//!   cores. onnxruntime runs in a Python process (`PEERS_PYTHON`, or `python3` if unset). It is skipped with a message
+//!   if `import onnxruntime, onnx, numpy` fails.
 //!
-//! # How
+//! # Method
 //!
-//! Everybody gets the same pseudo-random inputs. After warming up (pipelines, plans, autotune), results are compared with the tolerance of the
-//! work: that is `equal`. Then everybody finds how many repetitions fill a turn, and the rounds begin: ours, each rival, ours, each
-//! rival, …, so that a slow spell of the machine hits all. A turn is timed from before its first repetition is recorded
-//! until all are done on the device. `ours_ms` and `rival_ms` are medians over the rounds of the time of one repetition, `ratio` is
-//! `rival_ms / ours_ms` (above 1 we are faster), and `spread` the interquartile range of the rounds' own ratios.
+//! All contestants get the same pseudo-random inputs. After warm-up (pipelines, plans, autotune), results are compared
+//! with the tolerance of the work, which gives `equal`. Then each contestant determines how many repetitions fill a
+//! turn, and the rounds begin: ours, each rival, ours, each rival, …, so that a slow phase of the machine affects all.
+//! A turn is timed from before its first repetition is recorded until all are done on the device. `ours_ms` and
+//! `rival_ms` are medians over the rounds of the time of one repetition, `ratio` is `rival_ms / ours_ms` (above 1 we
+//! are faster), and `spread` is the interquartile range of the ratios of the rounds.
 //!
-//! Ours includes Bevy's frame: the repetitions of a turn are recorded in one frame, each with a `store` into a tensor of its own, and the turn
-//! ends when a readback of one number, requested after them, is here. Repetitions take turns on several copies of the inputs, and the number of launches is checked to grow
-//! with them, so that no plan can share work between repetitions. burn's lazy stream is drained after each repetition (without waiting
-//! for the device), so that it executes what was asked for and fuses nothing across repetitions, and synchronised at the end.
+//! Our time includes Bevy's frame: the repetitions of a turn are recorded in one frame, each with a `store` to its own
+//! tensor, and the turn ends when a readback of one number, requested after them, arrives. Repetitions alternate
+//! between several copies of the inputs, and the number of launches is checked to grow with them, so that no plan can
+//! share work between repetitions. burn's lazy stream is drained after each repetition (without waiting for the
+//! device), so that it executes all work and does not fuse across repetitions, and is synchronised at the end.
 //!
-//! Some work says in its name or its documentation that it is measured otherwise: see [`work::overhead`] and [`work::transfer`].
+//! Some work is measured differently, which its name or documentation says: see [`work::overhead`] and
+//! [`work::transfer`].
 
 mod arguments;
 mod array;
@@ -96,7 +102,7 @@ fn run_rivals(arguments: &Arguments, rows: &mut Rows) {
     }
 }
 
-/// The rivals there are on the rig's backend.
+/// The rivals on the backend of the rig.
 fn field(arguments: &Arguments, rig: &Rig) -> Field {
     let backend = rig.backend();
     let mut field = Field { backend, burn: None, ort: None };
@@ -107,7 +113,7 @@ fn field(arguments: &Arguments, rig: &Rig) -> Field {
         Backend::Gpu => field.burn = Some(BurnDevice::new(rig.setup())),
         Backend::Cpu => match Ort::start() {
             Ok(ort) => field.ort = Some(ort),
-            Err(reason) => println!("onnxruntime is left out: {reason}"),
+            Err(reason) => println!("onnxruntime is skipped: {reason}"),
         },
     }
     field

@@ -1,30 +1,30 @@
-//! Turns, rounds, medians.
+//! Turns, rounds and medians.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// Most repetitions in one turn.
+/// Maximum number of repetitions per turn.
 pub const MOST: usize = 256;
 
-/// Before a turn: threads of whoever had the one before spin for a while in hope of more work, on cores that the next one needs.
+/// Pause before a turn. Threads of the previous contestant spin for a while, on cores that the next one needs.
 const PAUSE: Duration = Duration::from_millis(40);
 
 /// One side of a comparison, set up for one piece of work.
 pub trait Contestant {
     fn name(&self) -> String;
 
-    /// Does the work that many times and waits until all of it is done: the time that took.
+    /// Runs the work `repetitions` times and waits until all of it is done. Returns the elapsed time.
     fn run(&mut self, repetitions: usize) -> Duration;
 
     /// The result of the last run.
     fn result(&mut self) -> Vec<f32>;
 
-    /// Most repetitions in one run.
+    /// Maximum number of repetitions per run.
     fn most(&self) -> usize {
         MOST
     }
 
-    /// Kernels launched for one repetition, if that is known.
+    /// Kernels launched per repetition, if known.
     fn launches(&self) -> Option<u64> {
         None
     }
@@ -33,11 +33,11 @@ pub trait Contestant {
 /// How much time to spend.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// What a turn should take at least.
+    /// Minimum duration of a turn.
     turn: Duration,
-    /// Rounds at most.
+    /// Maximum number of rounds.
     rounds: usize,
-    /// What all rounds of one comparison should take at most; there are never fewer than [`Effort::FEWEST`].
+    /// Maximum duration of all rounds of one comparison. There are always at least [`Effort::FEWEST`] rounds.
     budget: Duration,
 }
 
@@ -47,10 +47,10 @@ impl Effort {
     const FEWEST: usize = 3;
 }
 
-/// Times of one repetition, a number a round.
+/// Times of one repetition, one per round.
 struct Times(Vec<f64>);
 
-/// What came of a comparison.
+/// The result of a comparison.
 pub struct Outcome {
     pub ours_ms: f64,
     /// Quartiles of our own times.
@@ -70,14 +70,14 @@ pub struct Measured {
     pub rival_ms: f64,
     /// `rival_ms / ours_ms`.
     pub ratio: f64,
-    /// Interquartile range of the rounds' ratios.
+    /// Interquartile range of the ratios of the rounds.
     pub spread: f64,
     pub equal: bool,
-    /// The largest difference of the results, as a share of what is allowed.
+    /// The largest difference of the results, relative to the tolerance.
     pub error: f64,
 }
 
-/// A contestant with its number of repetitions.
+/// A contestant and its number of repetitions.
 struct Entry<'a> {
     contestant: &'a mut dyn Contestant,
     repetitions: usize,
@@ -89,7 +89,7 @@ impl<'a> Entry<'a> {
         Self { contestant, repetitions: 1, times: Times(Vec::new()) }
     }
 
-    /// Warms up and finds how many repetitions fill a turn.
+    /// Warms up and determines how many repetitions fill a turn.
     fn prepare(&mut self, effort: Effort) {
         // The first runs compile, plan and tune.
         for _ in 0..3 {
@@ -101,10 +101,11 @@ impl<'a> Entry<'a> {
             if time >= effort.turn || self.repetitions == most {
                 break;
             }
-            // The frame's fixed share shrinks as repetitions grow, so the guess is low at first and the loop goes on.
+            // The share of the fixed cost of a frame shrinks with more repetitions, so the first guess is low and the
+            // loop continues.
             let guess = self.repetitions as f64 * effort.turn.as_secs_f64() / time.as_secs_f64().max(1e-6);
             self.repetitions = (guess as usize).clamp(self.repetitions + 1, most);
-            // A plan for this many is new; it must not be part of the next guess.
+            // The first run with this number needs a new plan, which must not affect the next guess.
             self.contestant.run(self.repetitions);
         }
     }
@@ -117,7 +118,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Interleaves ours with all rivals. A rival that panics is reported as failed and drops out.
+/// Alternates between ours and all rivals. A rival that panics is reported as failed and excluded.
 pub fn compare(
     ours: &mut dyn Contestant,
     mut rivals: Vec<Box<dyn Contestant + '_>>,
@@ -182,7 +183,8 @@ impl Times {
     }
 }
 
-/// The largest difference between two results, as a share of `absolute + relative · |expected|`; infinite if they cannot be compared.
+/// The largest difference between two results, relative to `absolute + relative · |expected|`. Infinite if they cannot
+/// be compared.
 fn largest_error(actual: &[f32], expected: &[f32], (absolute, relative): (f32, f32)) -> f64 {
     if actual.len() != expected.len() {
         return f64::INFINITY;

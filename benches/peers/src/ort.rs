@@ -15,7 +15,7 @@ use crate::measure::Contestant;
 
 const SCRIPT: &str = include_str!("ort.py");
 
-/// A graph whose inputs are `x0`, `x1`, … in the order of the work's, and whose result is `y`.
+/// A graph with the inputs `x0`, `x1`, … in the order of the work's inputs, and the result `y`.
 #[derive(Clone, Default)]
 pub struct OnnxGraph {
     nodes: Vec<Value>,
@@ -23,20 +23,20 @@ pub struct OnnxGraph {
 }
 
 impl OnnxGraph {
-    /// Of one node without attributes.
+    /// A graph with one node without attributes.
     pub fn of(op: &str, inputs: &[&str]) -> Self {
         let mut graph = Self::default();
         graph.node(op, inputs, "y", json!({}));
         graph
     }
 
-    /// Appends a node and gives its output back.
+    /// Appends a node and returns its output.
     pub fn node(&mut self, op: &str, inputs: &[&str], output: &str, attributes: Value) -> String {
         self.nodes.push(json!({ "op": op, "inputs": inputs, "output": output, "attributes": attributes }));
         output.to_owned()
     }
 
-    /// Names integers that nodes take as an input.
+    /// Adds integers that nodes take as an input.
     pub fn integers(&mut self, name: &str, values: &[i64]) {
         self.integers.insert(name.to_owned(), json!(values));
     }
@@ -50,7 +50,7 @@ struct Process {
     child: Child,
     requests: ChildStdin,
     answers: BufReader<ChildStdout>,
-    /// Where arrays are handed over.
+    /// Folder through which arrays are exchanged.
     folder: PathBuf,
 }
 
@@ -76,7 +76,7 @@ impl Ort {
         }
     }
 
-    /// Loads a graph; the process runs one at a time, the last that was loaded.
+    /// Loads a graph. The process runs one graph at a time, the last one loaded.
     pub fn load(&self, inputs: &[Array], graph: &OnnxGraph) -> Result<OrtWork, String> {
         let mut process = self.0.borrow_mut();
         let mut arrays = Vec::new();
@@ -117,7 +117,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Either may be gone already.
+        // Either may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.folder);

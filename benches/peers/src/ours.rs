@@ -1,4 +1,4 @@
-//! Our side: an app on one backend, stepped by hand.
+//! Our side: an app on one backend that is updated manually.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -19,10 +19,10 @@ use crate::measure::{Contestant, MOST};
 /// Records the work once.
 pub type Record = Rc<dyn for<'a> Fn(&'a TensorCommands, &[Entity]) -> OpResult<TensorValue<'a>>>;
 
-/// Sets of inputs that repetitions take turns on.
+/// Number of input sets that repetitions alternate between.
 pub const SETS: usize = 4;
 
-/// A headless app whose tensors live on one backend.
+/// A headless app whose tensors are on one backend.
 pub struct Rig {
     app: App,
     backend: Backend,
@@ -42,7 +42,7 @@ impl Rig {
         let plugin = TensorComputePlugin { backend: choice, pipelines, ..default() };
         match backend {
             Backend::Cpu => app.add_plugins((MinimalPlugins, plugin)),
-            // The render world on this thread, so that one update is one frame.
+            // The render world runs on this thread, so that one update is one frame.
             Backend::Gpu => {
                 let plugins = AnywherePlugins::headless().build();
                 app.add_plugins((plugins.disable::<PipelinedRenderingPlugin>().disable::<LogPlugin>(), plugin))
@@ -65,7 +65,7 @@ impl Rig {
         self.backend
     }
 
-    /// What another library needs to work on the app's own device.
+    /// What another library needs to use the app's device.
     pub fn setup(&self) -> WgpuSetup {
         let world = self.app.sub_app(RenderApp).world();
         let adapter: wgpu::Adapter = (**world.resource::<RenderAdapter>().0).clone();
@@ -86,12 +86,12 @@ impl Rig {
         for entity in entities {
             self.app.world_mut().despawn(entity);
         }
-        // What is freed goes with the coming frames.
+        // Memory is freed in the next frames.
         self.update();
         self.update();
     }
 
-    /// A frame that records something.
+    /// Runs a frame that records something.
     pub fn frame<T>(&mut self, record: impl FnOnce(&TensorCommands) -> Result<T, OpError>) -> T {
         let recorded = {
             let mut commands = self.commands.get_mut(self.app.world_mut()).expect("the plugin is there");
@@ -102,19 +102,19 @@ impl Rig {
         recorded
     }
 
-    /// A frame that records nothing more.
+    /// Runs a frame that records nothing.
     pub fn update(&mut self) {
         self.app.update();
     }
 
-    /// Waits until the device has done all it was given; at once if there is none.
+    /// Waits until the device has finished all submitted work. Returns at once if there is no device.
     pub fn sync(&self) {
         if let Some(device) = &self.device {
             device.poll(wgpu::PollType::wait_indefinitely()).expect("the device works");
         }
     }
 
-    /// Waits for an answer without spending the machine's time on frames.
+    /// Waits for an answer without running frames in the meantime.
     pub fn wait(&mut self, receiver: &TensorReceiver) -> TensorData {
         let answer = match &self.device {
             None => bevy::tasks::block_on(receiver.recv()),
@@ -122,7 +122,7 @@ impl Rig {
                 device.poll(wgpu::PollType::wait_indefinitely()).expect("the device works");
                 match receiver.try_recv() {
                     Some(answer) => break answer,
-                    // Still waiting for a pipeline.
+                    // A pipeline is still being compiled.
                     None => self.app.update(),
                 }
             },
@@ -143,12 +143,12 @@ impl Rig {
     }
 }
 
-/// What a turn of ours ends with.
+/// How a turn of ours ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// One number read after all repetitions.
+    /// With one number, read after all repetitions.
     Corner,
-    /// One repetition a frame, and its whole result read.
+    /// With the whole result. Each frame has one repetition.
     Result,
 }
 
@@ -204,12 +204,12 @@ impl<'a> Ours<'a> {
         let mut ours = Self { name: "ours", rig, record, sets, corner, spawned, end, launches: 0 };
         ours.launches = ours.count_launches(1);
         if end == End::Corner && ours.count_launches(2 * SETS) != 2 * SETS as u64 * ours.launches {
-            eprintln!("the plan shares work between repetitions; what follows is not the time of one");
+            eprintln!("the plan shares work between repetitions, so the following time is not that of one repetition");
         }
         ours
     }
 
-    /// Under another name, to compete with itself.
+    /// Sets another name, to compare ours with itself.
     pub fn named(mut self, name: &'static str) -> Self {
         self.name = name;
         self

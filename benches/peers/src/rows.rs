@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::measure::{Outcome, Versus};
 
-/// What was measured so far.
+/// The results so far.
 #[derive(Default)]
 pub struct Rows(Vec<Value>);
 
@@ -17,7 +17,7 @@ impl Rows {
         );
     }
 
-    /// Prints and keeps the rows of one comparison.
+    /// Prints and stores the rows of one comparison.
     pub fn add(&mut self, work: &str, backend: Backend, flops: Option<f64>, outcome: Outcome) {
         let Outcome { ours_ms, ours_quartiles: (low, high), launches, rivals } = outcome;
         let backend = backend.to_string();
@@ -46,7 +46,7 @@ impl Rows {
         }
     }
 
-    /// Keeps, without printing it, what has no rival.
+    /// Stores a result without rivals, without printing it.
     pub fn keep_ours(&mut self, work: &str, backend: Backend, ours_ms: f64) {
         self.keep(work, &backend.to_string(), ours_ms, Value::Null, [const { Value::Null }; 4]);
     }

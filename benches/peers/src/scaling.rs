@@ -1,5 +1,5 @@
-//! How our own time grows: an encoder with more tokens, more batches, more width, and small ops with their number. A marginal cost that stays the same
-//! down a table is linear growth.
+//! How our own time grows: an encoder with more tokens, larger batches and more width, and small ops with their number.
+//! If the marginal cost is constant down a table, growth is linear.
 
 use bevy_tensor_compute::support::Backend;
 
@@ -11,7 +11,7 @@ use crate::work::encoder::Encoder;
 use crate::work::overhead::dependent_ops;
 use crate::work::{Compute, Work};
 
-/// One table: sizes of something, and the work at each.
+/// One table: sizes, and the work at each size.
 struct Table {
     unit: &'static str,
     work: Vec<(usize, Compute)>,

@@ -41,8 +41,8 @@ impl TextEncoder {
         })
     }
 
-    /// Token ids `[1, length]`, of which the first `count` are the text's, to the unit embedding `[1, 384]`. `mean` is `[1, length]`: 1 / count for those,
-    /// 0 for the rest. Texts of one length are one plan, whatever their count.
+    /// Token ids `[1, length]`, of which the first `count` are the text's, to the unit embedding `[1, 384]`. `mean` is
+    /// `[1, length]`: 1 / count for those, 0 for the rest. Texts of one length are one plan, whatever their count.
     pub fn encode<'a>(
         &self,
         ops: &'a TensorCommands,

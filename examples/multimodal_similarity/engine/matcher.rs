@@ -54,7 +54,8 @@ impl Matcher {
         ops.l2_normalize(self.vision.apply(ops, roots)?, LAST)
     }
 
-    /// What points `[n, 256]` near much of everything lose: half their mean cosine with the ten rows of `others` nearest to them, `[n]`.
+    /// What points `[n, 256]` near much of everything lose: half their mean cosine with the ten rows of `others`
+    /// nearest to them, `[n]`.
     pub fn popularity<'a>(
         &self,
         ops: &'a TensorCommands,

@@ -1,4 +1,5 @@
-//! The three models: `text`, `vision`, and `matcher`, which looks at the others' results through shares and views that add no bytes.
+//! The three models: `text`, `vision`, and `matcher`, which looks at the others' results through shares and views that
+//! add no bytes.
 
 use bevy::platform::collections::{HashMap, HashSet};
 use bevy::prelude::*;

@@ -94,7 +94,8 @@ fn backdrop_image() -> Image {
     Image::new(size, TextureDimension::D2, data, TextureFormat::Rgba8UnormSrgb, RenderAssetUsages::RENDER_WORLD)
 }
 
-/// A window that is higher than wide sees more above and below, not less at its sides. The backdrop fills whatever is seen.
+/// A window that is higher than wide sees more above and below, not less at its sides. The backdrop fills whatever is
+/// seen.
 fn fit(
     mut camera: Single<(&Camera, &mut Projection), With<MainCamera>>,
     mut backdrop: Single<&mut Transform, With<Backdrop>>,

@@ -1,5 +1,5 @@
-//! "What does the camera see": a second camera with the same view renders the pictures that are near, without cards and light, into a small image, whose
-//! pixels are a tensor that the vision encoder looks at every half second.
+//! "What does the camera see": a second camera with the same view renders the pictures that are near, without cards and
+//! light, into a small image, whose pixels are a tensor that the vision encoder looks at every half second.
 
 use bevy::camera::RenderTarget;
 use bevy::camera::visibility::RenderLayers;

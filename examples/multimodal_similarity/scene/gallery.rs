@@ -18,7 +18,8 @@ const COLUMNS: usize = 16;
 const PITCH: f32 = 1.02;
 const RADIUS: f32 = 11.0;
 
-/// Tiles that come forward, and how large each is then. Behind the first few only those that are at least somewhat like the best.
+/// Tiles that come forward, and how large each is then. Behind the first few only those that are at least somewhat like
+/// the best.
 const FRONT: usize = 5;
 const FEW: usize = 3;
 const SOMEWHAT: f32 = 0.15;

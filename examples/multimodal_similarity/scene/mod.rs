@@ -1,4 +1,5 @@
-//! The gallery as a 3-D scene: pictures on a curved wall that come forward for what is typed. In a window, or rendered into a picture alone.
+//! The gallery as a 3-D scene: pictures on a curved wall that come forward for what is typed. In a window, or rendered
+//! into a picture alone.
 
 mod camera;
 mod eye;

@@ -17,16 +17,16 @@ rows = [
     -np.zeros(128),
     np.full(128, 2.5),
     np.full(128, -2.5),
-    # Largest magnitudes of both signs, either first.
+    # The largest magnitude with both signs, either one first.
     np.tile([1.0, 3.0, -3.0, 0.0], 32),
     np.tile([1.0, -3.0, 3.0, 0.0], 32),
-    # Ties of the rounding, and their neighbours: with 127 or 8 as the largest, steps are whole.
+    # Rounding ties and their neighbours. With 127 or 8 as the largest magnitude, steps are whole numbers.
     np.where(np.arange(128) % 32 == 0, 127.0, half),
     np.where(np.arange(128) % 32 == 31, -8.0, edges),
     np.where(np.arange(128) % 32 == 31, 8.0, edges),
-    # Subnormal and tiny numbers next to usual ones.
+    # Subnormal and tiny numbers next to ordinary ones.
     np.where(np.arange(128) % 2 == 0, 1e-40, normal),
-    # Scales that overflow a half, are subnormal halves, or vanish.
+    # Scales that overflow f16, are subnormal in f16, or underflow to 0.
     normal * np.float32(1e38),
     normal * np.float32(1e9),
     normal * np.float32(1e-4),

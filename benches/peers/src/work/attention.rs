@@ -1,4 +1,4 @@
-//! Attention of 12 heads of 64.
+//! Attention with 12 heads of size 64.
 
 use bevy_tensor_compute::ops::AttentionSettings;
 use burn_tensor::module;
@@ -34,7 +34,7 @@ pub fn options() -> AttentionModuleOptions {
     AttentionModuleOptions::default()
 }
 
-/// Step by step, as candle's models do it.
+/// Composed of basic ops, as in candle's models.
 pub fn candle_attention(
     q: &candle_core::Tensor,
     k: &candle_core::Tensor,
@@ -45,7 +45,7 @@ pub fn candle_attention(
     candle_softmax(&scores)?.matmul(&v.contiguous()?)
 }
 
-/// In ONNX's basic ops: opset 20 has none for it.
+/// Composed of basic ONNX ops, because opset 20 has no attention op.
 fn graph() -> OnnxGraph {
     let mut graph = OnnxGraph::default();
     graph.node("Transpose", &["x1"], "k", json!({ "perm": [0, 1, 3, 2] }));

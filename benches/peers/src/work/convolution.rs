@@ -1,4 +1,4 @@
-//! Convolutions of `[1, 64, 56, 56]` by 3 × 3 windows, padded to keep the size.
+//! Convolutions of `[1, 64, 56, 56]` with 3 × 3 windows, padded to keep the size.
 
 use bevy_tensor_compute::ops::{ConvSettings, Padding};
 use burn_tensor::module;

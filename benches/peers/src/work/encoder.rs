@@ -1,4 +1,4 @@
-//! A transformer encoder of MiniLM's kind: attention, feed-forward with GELU, and a layer norm after each.
+//! A transformer encoder like MiniLM: attention, feed-forward with GELU, and a layer norm after each.
 
 use bevy::prelude::Entity;
 use bevy_tensor_compute::error::OpResult;
@@ -24,7 +24,7 @@ pub struct Encoder {
     pub batch: usize,
 }
 
-/// Parameters of one layer, in their order: weights are `[in, out]`.
+/// Parameters of one layer, in order. Weights are `[in, out]`.
 const PARAMETERS: [&str; 16] =
     ["wq", "bq", "wk", "bk", "wv", "bv", "wo", "bo", "norm1", "shift1", "w1", "b1", "w2", "b2", "norm2", "shift2"];
 
@@ -44,7 +44,7 @@ impl Encoder {
             .flops(self.flops())
     }
 
-    /// Of one repetition: products and attention.
+    /// Operations of one repetition: products and attention.
     fn flops(self) -> usize {
         let Self { layers, width, hidden, tokens, batch, .. } = self;
         layers * batch * tokens * (8 * width * width + 4 * width * hidden + 4 * tokens * width)
@@ -145,7 +145,7 @@ impl Encoder {
         graph.node("Constant", &[], "scale", json!({ "value_float": 1.0 / ((width / heads) as f32).sqrt() }));
         let mut x = "x0".to_owned();
         for layer in 0..layers {
-            // A name of this layer, and the input that holds a parameter.
+            // A name in this layer, and the input that holds a parameter.
             let own = |name: &str| format!("{name}_{layer}");
             let held = |name: &str| {
                 let at = PARAMETERS.iter().position(|parameter| *parameter == name).expect("it is one of them");

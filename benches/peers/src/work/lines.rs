@@ -11,7 +11,7 @@ use crate::ort::OnnxGraph;
 
 const N: usize = 1024;
 
-/// What layer norms add to the variance.
+/// The epsilon of layer norms.
 pub const EPSILON: f32 = 1e-5;
 
 pub fn all() -> Vec<Compute> {
@@ -58,7 +58,7 @@ fn sum(name: &str, axis: usize) -> Compute {
         .burn(move |x| x[0].two().sum_dim(axis).into())
         .candle(move |x| x[0].sum_keepdim(axis))
         .onnx(graph)
-        // A thousand numbers that nearly cancel each other, added in another order.
+        // A thousand numbers that nearly cancel, added in a different order.
         .tolerance(1e-3, 1e-4)
 }
 

@@ -12,7 +12,7 @@ pub fn all() -> Vec<Compute> {
         [64, 128, 256, 512, 1024].into_iter().map(|n| matrix(format!("matmul {n}"), n, n, n)).collect();
     list.push(matrix("matvec 1×1024×1024", 1, 1024, 1024));
     list.push(matrix("matmul 32×768×3072", 32, 768, 3072));
-    // The products of the encoder: projections, and the two of the feed-forward part.
+    // The products of the encoder: projections and both feed-forward layers.
     for tokens in [16, 128] {
         for (k, n) in [(384, 384), (384, 1536), (1536, 384)] {
             list.push(matrix(format!("matmul {tokens}×{k}×{n}"), tokens, k, n));
@@ -31,7 +31,7 @@ pub fn all() -> Vec<Compute> {
     list
 }
 
-/// `[m, k] · [n, k]ᵀ` with a quantised right side; rivals have the same numbers as floats.
+/// `[m, k] · [n, k]ᵀ` with a quantised right-hand side. Rivals get the same numbers as floats.
 fn quantized(name: String, dtype: DType, m: usize, k: usize, n: usize) -> Compute {
     let inputs = vec![Array::uniform(1, 1.0, &[m, k]), Array::quantized(2, 1.0, &[n, k], dtype)];
     Compute::new(name, inputs, |ops, x| ops.matmul_nt(x[0], x[1]))

@@ -1,4 +1,4 @@
-//! What is done, by everybody: inputs, our recording, each rival's way, and how close results must be.
+//! The work of all contestants: inputs, our recording, the implementation of each rival, and tolerances.
 
 pub mod attention;
 pub mod convolution;
@@ -23,39 +23,39 @@ use crate::measure::Contestant;
 use crate::ort::{OnnxGraph, Ort};
 use crate::ours::{End, Ours, Record, Rig};
 
-/// The rivals at hand.
+/// The available rivals.
 pub struct Field {
     pub backend: Backend,
     pub burn: Option<BurnDevice>,
     pub ort: Option<Ort>,
 }
 
-/// A piece of work that all contestants do.
+/// A piece of work that all contestants run.
 pub trait Work {
     fn name(&self) -> &str;
 
-    /// Whether it means anything on that backend.
+    /// Whether the work is meaningful on a backend.
     fn runs_on(&self, _backend: Backend) -> bool {
         true
     }
 
     fn ours<'a>(&self, rig: &'a mut Rig) -> Box<dyn Contestant + 'a>;
 
-    /// Those who can do it on the field's backend.
+    /// The rivals that support it on the backend of the field.
     fn rivals(&self, field: &Field) -> Vec<Box<dyn Contestant>>;
 
-    /// Largest difference from our result: absolute, and relative to it.
+    /// Largest allowed difference from our result: absolute, and relative to it.
     fn tolerance(&self) -> (f32, f32) {
         (0.0, 0.0)
     }
 
-    /// Floating-point operations of one repetition, where that says something.
+    /// Floating-point operations of one repetition, if meaningful.
     fn flops(&self) -> Option<f64> {
         None
     }
 }
 
-/// All work, in the order of the table.
+/// All work, in table order.
 pub fn all() -> Vec<Box<dyn Work>> {
     let mut list: Vec<Box<dyn Work>> = Vec::new();
     let computed = [matmul::all(), elementwise::all(), lines::all(), convolution::all(), attention::all()];
@@ -67,7 +67,7 @@ pub fn all() -> Vec<Box<dyn Work>> {
     list
 }
 
-/// Work made of ops.
+/// Work composed of ops.
 pub struct Compute {
     name: String,
     inputs: Vec<Array>,
@@ -83,7 +83,7 @@ pub struct Compute {
 }
 
 impl Compute {
-    /// Our side of it; the methods below add rivals.
+    /// Our side of the work. The methods below add rivals.
     pub fn new(
         name: impl Into<String>,
         inputs: Vec<Array>,
@@ -142,7 +142,7 @@ impl Compute {
         self
     }
 
-    /// One repetition a turn, with everything around it and its result read back.
+    /// One repetition per turn, including all overhead and reading its result.
     pub fn whole(mut self) -> Self {
         self.end = End::Result;
         self

@@ -1,4 +1,4 @@
-//! What is left when there is next to nothing to compute.
+//! The overhead that remains when there is almost nothing to compute.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -16,8 +16,8 @@ use crate::ours::{End, Rig};
 /// Side of the small matrices.
 const SIDE: usize = 16;
 
-/// Small products that each need the one before, so that nothing fuses. Everything counts on both sides: on ours recording, Bevy's whole
-/// frame, and reading the result; on burn's the calls and reading the result.
+/// Small products that each depend on the previous one, so that nothing fuses. Everything is measured on both sides:
+/// for ours recording, Bevy's whole frame and reading the result; for burn the calls and reading the result.
 pub fn dependent_ops(count: usize) -> Compute {
     let inputs = vec![Array::uniform(13, 1.0, &[SIDE, SIDE]), rotation()];
     Compute::new(format!("{count} small dependent ops"), inputs, move |ops, x| {
@@ -36,7 +36,7 @@ pub fn dependent_ops(count: usize) -> Compute {
     .whole()
 }
 
-/// Turns pairs of elements by different angles, so that any number of products keeps values in their range.
+/// Rotates pairs of elements by different angles, so that values stay bounded after any number of products.
 fn rotation() -> Array {
     let mut values = vec![0.0; SIDE * SIDE];
     for pair in 0..SIDE / 2 {
@@ -48,9 +48,9 @@ fn rotation() -> Array {
     Array::fixed(values, &[SIDE, SIDE])
 }
 
-/// What tensor work adds to a frame: a frame that adds two small tensors, stores the sum and waits for the device, less a frame without tensor
-/// work (Bevy runs that one anyway). burn adds two small tensors and waits for the device. On the CPU backend, which has no device to wait for,
-/// the sum is read back.
+/// The cost that tensor work adds to a frame: a frame that adds two small tensors, stores the sum and waits for the
+/// device, minus a frame without tensor work, which Bevy runs anyway. burn adds two small tensors and waits for the
+/// device. On the CPU backend, which has no device to wait for, the sum is read back.
 pub struct FrameOverhead;
 
 fn inputs() -> [Array; 2] {
@@ -126,7 +126,7 @@ impl Drop for OursOverhead<'_> {
     }
 }
 
-/// One synchronisation a repetition.
+/// One synchronisation per repetition.
 struct BurnOverhead(BurnWork);
 
 impl Contestant for BurnOverhead {

@@ -1,7 +1,7 @@
-//! Between host and device. Only on the GPU: on the CPU backend there is nowhere to transfer to.
+//! Transfers between host and device. Only on the GPU, because the CPU backend has none.
 //!
-//! Repetitions go to, or come from, a tensor each. An upload is done when the device has it; its time is that of the frame that wrote
-//! it. A readback is done when its values are host data of the caller's.
+//! Each repetition writes or reads its own tensor. An upload is done when the data is on the device, and its time is
+//! that of the frame that wrote it. A readback is done when the caller owns the values on the host.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ use crate::burn::{BurnReadback, BurnUpload};
 use crate::measure::Contestant;
 use crate::ours::Rig;
 
-/// Bytes under way in one turn.
+/// Bytes in flight per turn.
 const TURN_BYTES: usize = 128 << 20;
 
-/// Most tensors in one turn.
+/// Maximum number of tensors per turn.
 const MOST: usize = 32;
 
 pub fn all() -> Vec<Box<dyn Work>> {
