@@ -1,4 +1,4 @@
-//! Results in an async task: `read` gives a receiver that can be awaited, polled, or dropped to cancel.
+//! Results in an async task: `read` returns a receiver that can be awaited, polled, or dropped to cancel.
 
 use bevy::prelude::*;
 use bevy::tasks::{AsyncComputeTaskPool, Task, block_on, poll_once};
@@ -24,12 +24,12 @@ fn spawn_noise(mut commands: Commands) -> Result {
     Ok(())
 }
 
-/// Asks for two numbers and hands both receivers to a task.
+/// Requests two numbers and moves both receivers into a task.
 fn ask(noise: Single<Entity, With<Noise>>, ops: TensorCommands, mut commands: Commands) -> Result {
     let mean = ops.read(ops.mean(*noise, Axes::ALL)?)?;
     let deviation = ops.read(ops.std(*noise, Axes::ALL, 0)?)?;
     let cancelled = ops.read(*noise)?;
-    drop(cancelled); // nobody wants all 65,536 values after all, so they are never copied
+    drop(cancelled); // cancels the read: the 65,536 values are not copied
     let task = AsyncComputeTaskPool::get().spawn(async move {
         let mean: f32 = mean.recv().await?.item()?;
         let deviation: f32 = deviation.recv().await?.item()?;

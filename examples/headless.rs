@@ -1,4 +1,5 @@
-//! A game loop without a window: a small policy net steers a hundred agents, with new input every frame and no stall.
+//! A game loop without a window: a small policy network steers a hundred agents, with new input every frame and no
+//! stalls.
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
@@ -48,7 +49,7 @@ fn spawn_policy(mut commands: Commands) -> Result {
     Ok(())
 }
 
-/// New positions in, one decision per agent out.
+/// Writes the positions and requests one decision per agent.
 fn think(policy: Single<&Policy>, agents: Res<Agents>, ops: TensorCommands) -> Result {
     ops.write(policy.input, &agents.positions)?;
     let hidden = ops.tanh(ops.matmul(policy.input, policy.hidden)?)?;
@@ -58,7 +59,7 @@ fn think(policy: Single<&Policy>, agents: Res<Agents>, ops: TensorCommands) -> R
     Ok(())
 }
 
-/// Decisions arrive a frame or two later; the loop never waits for them.
+/// Decisions arrive a frame or two later. The loop never waits for them.
 fn act(ready: On<TensorReady>, mut agents: ResMut<Agents>) -> Result {
     if ready.entity != ready.tensor {
         return Ok(()); // the same event again, bubbling through the model

@@ -40,8 +40,8 @@ fn compare(matcher: Single<&Matcher>, ops: TensorCommands, mut done: Local<bool>
     let images = ops.l2_normalize(matcher.images, LAST)?;
     let captions = ops.l2_normalize(matcher.captions, LAST)?;
     let scores = ops.softmax(ops.matmul_nt(images, captions)? * 5.0, LAST)?; // calls nest: A · Bᵀ, scaled, softmax
-    ops.store(scores, matcher.scores)?; // into an owned tensor
-    ops.notify(matcher.scores)?; // TensorReady when the values are here
+    ops.store(scores, matcher.scores)?; // write into a tensor that the model owns
+    ops.notify(matcher.scores)?; // trigger TensorReady when the values have arrived
     Ok(())
 }
 

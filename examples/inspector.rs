@@ -1,7 +1,8 @@
-//! The inspector over a 3D scene: two models work in every frame, one of them moves the cubes. F12 closes and opens it.
+//! The inspector over a 3D scene: two models run in every frame, and one of them moves the cubes. F12 closes and opens
+//! it.
 //!
-//! `--gpu` runs the work on the GPU whatever the adapter; `--pictures FOLDER` saves a picture of every panel and a
-//! report, and ends; `--size 1920x1080` and `--light` change what the pictures look like.
+//! `--gpu` runs the work on the GPU with any adapter. `--pictures FOLDER` saves a screenshot of every panel and a
+//! report, then exits. `--size 1920x1080` and `--light` change the look of the screenshots.
 
 use bevy::prelude::*;
 use bevy::render::view::screenshot::{Screenshot, save_to_disk};
@@ -11,9 +12,9 @@ use bevy_tensor_compute::inspector::{
 use bevy_tensor_compute::pipelines::TensorPipelines;
 use bevy_tensor_compute::prelude::*;
 
-/// Cubes along a side.
+/// Number of cubes along a side.
 const SIDE: usize = 16;
-/// Answers after which the example ends where nobody can watch.
+/// Number of answers after which the example exits if there is no display.
 const ANSWERS: u32 = 30;
 
 fn main() -> AppExit {
@@ -36,7 +37,7 @@ fn main() -> AppExit {
     app.insert_resource(asked).run()
 }
 
-/// What the command line says.
+/// The parsed command line.
 #[derive(Resource, Default)]
 struct Asked {
     pictures: Option<String>,
@@ -66,7 +67,7 @@ impl Asked {
     }
 }
 
-/// A small network that makes a landscape of places and a time.
+/// A small network that computes a landscape from positions and a time.
 #[derive(Resource)]
 struct Landscape {
     places: Entity,
@@ -75,13 +76,13 @@ struct Landscape {
     heights: Entity,
 }
 
-/// A picture and the filters it goes through.
+/// A picture and the filters applied to it.
 #[derive(Resource)]
 struct Vision {
     picture: Entity,
     filters: [Entity; 2],
     scores: Entity,
-    /// Used once.
+    /// Only used once.
     atlas: Entity,
 }
 
@@ -125,7 +126,7 @@ fn spawn_models(mut commands: Commands, support: Res<TensorSupport>) -> Result {
     Ok(())
 }
 
-/// Three layers, bent by sines that move with time.
+/// Three layers with sines that move with time.
 fn think(landscape: Res<Landscape>, time: Res<Time>, ops: TensorCommands) -> Result {
     let phases: Vec<f32> = (0..64).map(|i| time.elapsed_secs() * (0.4 + i as f32 * 0.02)).collect();
     ops.write(landscape.clock, &phases)?;
@@ -196,7 +197,7 @@ fn spawn_scene(
     ));
 }
 
-/// A picture of every panel, each after a while so that its curves have something to show.
+/// Saves a screenshot of every panel, each after some frames so that its curves show something.
 #[expect(clippy::too_many_arguments, reason = "a system's parameters")]
 fn take_pictures(
     mut commands: Commands,
@@ -211,7 +212,7 @@ fn take_pictures(
     mut frame: Local<usize>,
     mut exit: MessageWriter<AppExit>,
 ) -> Result {
-    /// Frames for each panel, and the one of them that is kept.
+    /// Number of frames per panel. One of them is saved.
     const FRAMES: usize = 14;
     let Some(folder) = &asked.pictures else { return Ok(()) };
     if *frame == 0 {
@@ -235,7 +236,7 @@ fn take_pictures(
             let report = pipelines.report();
             state.pipelines.selected = report.pipelines.first().map(|pipeline| pipeline.id);
         }
-        // Something for the log and the history.
+        // Creates entries for the log and the history.
         (InspectorPanel::Memory, 4) => actions.0.push(InspectorAction::Spill(vision.atlas)),
         (_, 11) => {
             let file = format!("{folder}/{}.png", panel.name().to_lowercase());

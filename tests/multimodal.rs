@@ -184,9 +184,9 @@ fn the_command_line_is_checked() {
         (&["--query", ""][..], "empty"),
         (&["--query", &long], "10000 characters"),
         (&["--frames", "many"], "not a number"),
-        (&["--backend", "tpu"], "none of gpu, cpu, auto"),
+        (&["--backend", "tpu"], "must be gpu, cpu or auto"),
         (&["--query"], "needs a value"),
-        (&["--colour"], "not an option"),
+        (&["--colour"], "unknown option"),
     ] {
         let message = parse(words).unwrap_err();
         assert!(message.contains(part), "{message}");

@@ -1,4 +1,4 @@
-//! Without a display: some hundred steps, with a broken edit of the shader and then a good one on the way, and a line
+//! Without a display: runs some hundred steps, with an invalid and then a valid edit of the shader, and prints a line
 //! about each.
 
 use bevy::prelude::*;
@@ -7,7 +7,7 @@ use bevy_tensor_compute::prelude::*;
 
 use crate::{Plane, Progress, next_picture};
 
-/// Steps after which the shader is broken, mended, and the run ends.
+/// Steps after which the shader is broken, fixed, and the run ends.
 const MARKS: [usize; 3] = [180, 360, 600];
 
 pub fn plugin(app: &mut App) {
@@ -36,18 +36,18 @@ fn run(
         plane.step.version()
     );
     match *mark {
-        // As an editor would, by way of the asset.
+        // Edits the asset, as an editor would.
         1 => edit(&mut shaders, |text| text.replace("0.2 * sides", "0.2 * * sides")),
         2 => {
             let error = plane.step.error().map(|error| error.to_string());
-            println!("a broken edit: {}; version {} goes on", error.unwrap_or_default(), plane.step.version());
+            println!("invalid edit: {}; version {} stays in use", error.unwrap_or_default(), plane.step.version());
             edit(&mut shaders, |text| {
                 text.replace("0.2 * * sides", "0.2 * sides").replace("4.0 * (height", "8.0 * (height")
             });
         }
         _ => {
             let figures = diagnostics.figures();
-            println!("mended: version {}, error {:?}", plane.step.version(), plane.step.error());
+            println!("fixed: version {}, error {:?}", plane.step.version(), plane.step.error());
             println!("on the {}: {}", support.backend, support.reason);
             println!("{} plans built, {} found again", figures.plans_built, figures.plan_hits);
             exit.write(AppExit::Success);

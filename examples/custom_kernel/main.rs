@@ -1,8 +1,8 @@
-//! A kernel of your own: reaction and diffusion in WGSL on tensors, shown on a texture, with sliders and hot reload.
+//! A custom kernel: reaction and diffusion in WGSL on tensors, shown on a texture, with sliders and hot reload.
 //!
-//! With a display: a window. Edit `assets/examples/gray_scott.wgsl` while it runs. Without one: some hundred steps, two
-//! edits, and a summary. `--frames N` ends after so many frames, `--screenshot FILE.png` takes a picture of the last,
-//! `--gpu` uses a software adapter too.
+//! With a display it opens a window. Edit `assets/examples/gray_scott.wgsl` while it runs. Without a display it runs
+//! some hundred steps with two edits and prints a summary. `--frames N` exits after N frames, `--screenshot FILE.png`
+//! saves a screenshot of the last one, `--gpu` also uses a software adapter.
 
 mod edits;
 mod twin;
@@ -17,7 +17,7 @@ const STEPS_PER_FRAME: usize = 12;
 
 fn main() -> AppExit {
     let window = Window { title: "Gray-Scott".to_owned(), resolution: (1280, 720).into(), ..default() };
-    // Bevy watches the files of assets if it is asked to.
+    // Bevy only watches asset files if this is enabled.
     let assets = AssetPlugin {
         file_path: concat!(env!("CARGO_MANIFEST_DIR"), "/assets").to_owned(),
         watch_for_changes_override: Some(true),
@@ -41,7 +41,7 @@ fn main() -> AppExit {
     app.run()
 }
 
-/// What the kernels are told, with the members of the WGSL struct.
+/// The params of the kernels, with the members of the WGSL struct.
 #[derive(Resource, Reflect, Clone, Copy)]
 struct Params {
     feed: f32,
@@ -55,7 +55,7 @@ impl Default for Params {
     }
 }
 
-/// The plane: two substances, and the kernels that work on them.
+/// The plane: two substances, and the kernels that update them.
 #[derive(Resource)]
 struct Plane {
     u: Entity,
@@ -64,7 +64,7 @@ struct Plane {
     paint: TensorKernel,
 }
 
-/// Steps recorded, and pictures on their way.
+/// Steps recorded so far, and pictures in flight.
 #[derive(Resource, Default)]
 struct Progress {
     steps: usize,
@@ -73,7 +73,7 @@ struct Progress {
 
 fn set_up(mut commands: Commands, assets: Res<AssetServer>, mut kernels: ResMut<TensorKernels>) -> Result {
     let shader = assets.load("examples/gray_scott.wgsl");
-    // Two entry points of one text.
+    // Two entry points of one shader.
     let step = kernels.register(
         CustomKernel::shader("gray_scott_step", shader.clone())
             .entry("step")
@@ -101,7 +101,7 @@ fn set_up(mut commands: Commands, assets: Res<AssetServer>, mut kernels: ResMut<
     Ok(())
 }
 
-/// Drops of v here and there.
+/// Drops of v at scattered positions.
 fn seeds() -> Vec<f32> {
     let drops: Vec<(IVec2, i32)> = (1..40u32)
         .map(|i| {
@@ -114,14 +114,14 @@ fn seeds() -> Vec<f32> {
     cells.map(|cell| f32::from(drops.iter().any(|(at, r)| (cell - at).length_squared() < r * r))).collect()
 }
 
-/// The shader arrives a few frames after the start.
+/// The shader is loaded a few frames after the start.
 fn ready(plane: Option<Res<Plane>>) -> bool {
     plane.is_some_and(|plane| plane.step.is_ready() && plane.paint.is_ready())
 }
 
-/// Some steps of time and a picture, as one plan. Other numbers from the sliders cost neither a plan nor a pipeline.
+/// Records some time steps and a picture, as one plan. New slider values need neither a new plan nor a new pipeline.
 fn react(plane: Res<Plane>, params: Res<Params>, mut progress: ResMut<Progress>, ops: TensorCommands) -> Result {
-    // The work of two frames may be on its way; a slow machine is not asked for more.
+    // The work of at most two frames is in flight, so that a slow machine is not overloaded.
     if progress.pictures.len() >= 2 {
         return Ok(());
     }
@@ -136,7 +136,7 @@ fn react(plane: Res<Plane>, params: Res<Params>, mut progress: ResMut<Progress>,
     Ok(())
 }
 
-/// The next picture that has arrived, as bytes of red, green, blue and alpha.
+/// The next picture that has arrived, as RGBA bytes.
 fn next_picture(progress: &mut Progress) -> Result<Option<TensorData>> {
     let arrived = progress.pictures.first().and_then(TensorReceiver::try_recv);
     match arrived {

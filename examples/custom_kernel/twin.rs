@@ -1,10 +1,10 @@
-//! What the CPU backend does for the kernels: the same, in Rust.
+//! The CPU implementations of the kernels, in Rust.
 
 use bevy::math::{UVec2, Vec2, Vec3};
 use bevy::prelude::Result;
 use bevy_tensor_compute::kernels::CpuKernelCall;
 
-/// Twin of `step` in `gray_scott.wgsl`.
+/// CPU version of `step` in `gray_scott.wgsl`.
 pub fn step(call: &mut CpuKernelCall) -> Result {
     let (u, v) = (call.input::<f32>(0)?, call.input::<f32>(1)?);
     let (feed, kill, size) = (call.param::<f32>("feed")?, call.param::<f32>("kill")?, call.param::<UVec2>("size")?);
@@ -28,7 +28,7 @@ pub fn step(call: &mut CpuKernelCall) -> Result {
     Ok(())
 }
 
-/// Twin of `paint` in `gray_scott.wgsl`.
+/// CPU version of `paint` in `gray_scott.wgsl`.
 pub fn paint(call: &mut CpuKernelCall) -> Result {
     let (u, v) = (call.input::<f32>(0)?, call.input::<f32>(1)?);
     let size = call.param::<UVec2>("size")?;

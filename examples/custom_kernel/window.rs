@@ -1,4 +1,4 @@
-//! With a display: the pictures on a texture, sliders beside them, and what became of the last edit.
+//! With a display: the pictures on a texture, sliders next to them, and the result of the last edit.
 
 use bevy::asset::RenderAssetUsages;
 use bevy::prelude::*;
@@ -20,7 +20,7 @@ pub fn plugin(app: &mut App) {
     app.add_plugins(bevy_egui::EguiPlugin::default()).add_systems(bevy_egui::EguiPrimaryContextPass, sliders);
 }
 
-/// When to stop, and with a picture of what.
+/// When to exit, and where to save the screenshot.
 #[derive(Resource)]
 struct Ending {
     frames: Option<u32>,
@@ -44,7 +44,7 @@ fn spawn_canvas(mut commands: Commands, mut images: ResMut<Assets<Image>>) {
     commands.spawn((Canvas, fills, ImageNode::new(images.add(image))));
 }
 
-/// Pictures come a frame or two after they were recorded; the newest is the one to see.
+/// Pictures arrive a frame or two after they were recorded. Only the newest is shown.
 fn show(
     canvas: Single<&ImageNode, With<Canvas>>,
     mut images: ResMut<Assets<Image>>,
@@ -66,7 +66,7 @@ fn end(ending: Res<Ending>, mut frame: Local<u32>, mut commands: Commands, mut e
     {
         commands.spawn(Screenshot::primary_window()).observe(save_to_disk(file.clone()));
     }
-    // The picture takes some frames.
+    // Saving the screenshot takes some frames.
     if *frame > last + 30 {
         exit.write(AppExit::Success);
     }

@@ -1,4 +1,4 @@
-//! The same models without a window: a ranking for each query, what it cost, and a report.
+//! The same models without a window: a ranking for each query, timings, and a report.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -16,32 +16,32 @@ use crate::engine::models::{Models, ModelsFailed, ModelsPlugin, ModelsReady, Wor
 use crate::engine::search::{PictureRanked, PictureSearch, SearchPlugin, TextRanked, TextSearch, best};
 use crate::options::Options;
 
-/// Searched for unless others are asked for.
+/// The default queries.
 const QUERIES: [&str; 4] = ["a cat", "something to drink", "fast vehicle", "it is raining"];
 
-/// Gallery pictures that are looked at anew, to see what one costs.
+/// Number of gallery pictures that are encoded again, to measure the time of one.
 const SAMPLES: usize = 8;
 
-/// Lines of a ranking.
+/// Number of lines of a ranking.
 const LINES: usize = 5;
 
-/// What is to be done next.
+/// The state of the run.
 #[derive(Resource)]
 struct Run {
     start: Instant,
     report: Report,
     texts: Vec<String>,
     pictures: Vec<(String, TensorData)>,
-    /// Looked at after the samples.
+    /// A picture from the command line, encoded after the samples.
     own: Option<(String, TensorData)>,
     evaluation: Option<Evaluation>,
-    /// A search is under way.
+    /// Whether a search is in flight.
     waiting: bool,
-    /// What the picture under way is looked at for.
+    /// The purpose of the picture search in flight.
     looking: Looking,
 }
 
-/// Why a picture is looked at.
+/// Why a picture is encoded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looking {
     Timing,
@@ -49,14 +49,14 @@ enum Looking {
     Evaluation,
 }
 
-/// Retrieval on concepts that the joint space has not seen.
+/// Measures retrieval on concepts that were not part of the fit.
 struct Evaluation {
     captions: Vec<String>,
     pictures: Vec<(String, TensorData)>,
     points: Vec<f32>,
     popularity: Vec<f32>,
     ranks: Vec<usize>,
-    /// Whether the pictures are what texts are searched in by now.
+    /// Whether the gallery has been replaced by the pictures of the evaluation.
     indexed: bool,
 }
 
@@ -69,7 +69,7 @@ struct Report {
     retrieval: Option<Value>,
 }
 
-/// What the run came to: nothing, or a complaint.
+/// The result of the run: an error message, if there is one.
 #[derive(Resource, Clone, Default)]
 struct Outcome(Arc<Mutex<Option<String>>>);
 
@@ -105,13 +105,13 @@ pub fn run(options: Options, library: Library, picture: Option<TensorData>, star
     complaint.map_or(Ok(exit), Err)
 }
 
-/// Nobody waits for answers that will not come.
+/// Exits on an error instead of waiting for answers that will not arrive.
 fn end_with(error: BevyError, context: ErrorContext) {
     eprintln!("multimodal_similarity: {}: {error}", context.name());
     std::process::exit(1);
 }
 
-/// Prints the ranking of a text, or counts where its picture came in an evaluation.
+/// Prints the ranking of a text or, in an evaluation, counts the rank of its picture.
 fn hear_texts(
     mut ranked: MessageReader<TextRanked>,
     library: Res<Library>,
@@ -191,7 +191,7 @@ fn hear_pictures(
     }
 }
 
-/// Asks the next question, one at a time, and ends when there is none.
+/// Starts the next search, one at a time. Exits when there is none left.
 #[expect(clippy::too_many_arguments, reason = "the end of the run looks at everything")]
 fn advance(
     mut run: ResMut<Run>,
@@ -261,7 +261,7 @@ impl Evaluation {
         Ok(Self { captions, pictures, points, popularity, ranks, indexed: false })
     }
 
-    /// Makes these pictures what texts are searched in.
+    /// Replaces the gallery by these pictures.
     fn index(&mut self, commands: &mut Commands, models: &Models, workspace: &mut Workspace) -> Result {
         let count = self.captions.len();
         workspace.index = commands.spawn_tensor(
@@ -285,14 +285,14 @@ impl Evaluation {
         let within = |rank: usize| self.ranks.iter().filter(|&&r| r < rank).count() as f64 / count.max(1) as f64;
         let mut sorted = self.ranks.clone();
         sorted.sort_unstable();
-        // Of an even number of ranks it lies between the two in the middle.
+        // The median of an even number of ranks is the mean of the two in the middle.
         let middle = sorted.get(count.saturating_sub(1) / 2..=count / 2).unwrap_or_default();
         let median = middle.iter().map(|&rank| rank as f64 + 1.0).sum::<f64>() / middle.len().max(1) as f64;
         json!({ "concepts": count, "r_at_1": within(1), "r_at_10": within(10), "median_rank": median })
     }
 }
 
-/// Everything the report tells beside the answers.
+/// Everything in the report apart from the answers.
 #[derive(bevy::ecs::system::SystemParam)]
 struct Figures<'w, 's> {
     support: Res<'w, TensorSupport>,
@@ -334,7 +334,7 @@ impl Figures<'_, '_> {
     }
 }
 
-/// The part of the report that people read.
+/// Prints the readable part of the report.
 fn print_end(report: &Value) {
     let text = |value: &Value| value.as_str().unwrap_or("none").to_owned();
     let mb = |value: &Value| value.as_f64().unwrap_or(0.0) / 1e6;
@@ -371,7 +371,7 @@ fn shortened(text: &str) -> String {
 }
 
 impl Outcome {
-    /// The first complaint is what the run ends with.
+    /// Stores the first error message, with which the run ends.
     fn complain(&self, message: String) {
         if let Ok(mut outcome) = self.0.lock() {
             outcome.get_or_insert(message);
@@ -379,7 +379,7 @@ impl Outcome {
     }
 }
 
-/// Ends the run when a model did not load or something was complained about.
+/// Exits if a model failed to load or there was an error.
 fn give_up(mut failed: MessageReader<ModelsFailed>, outcome: Res<Outcome>, mut exit: MessageWriter<AppExit>) {
     for ModelsFailed(message) in failed.read() {
         outcome.complain(message.clone());

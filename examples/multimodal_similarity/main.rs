@@ -1,5 +1,5 @@
-//! Real text and image encoders in one scene: type words, and the pictures that mean them come forward. Without a
-//! display it prints rankings.
+//! Real text and image encoders in one scene: type words, and the matching pictures come forward. Without a display it
+//! prints rankings.
 
 #[cfg_attr(not(feature = "inspector"), expect(dead_code, reason = "the scene uses all of it"))]
 mod engine;
@@ -34,7 +34,7 @@ fn run(start: Instant) -> Result<(), String> {
         return Ok(());
     }
     let library = Library::open()?;
-    // Whatever is wrong with it is said before anything is opened.
+    // Reports invalid pictures before a window is opened.
     let picture = options.image.as_deref().map(read_pixels).transpose()?;
     let adapter = bevy_tensor_compute::support::has_adapter();
     if !options.headless && adapter && bevy_tensor_compute::support::has_display() && cfg!(feature = "inspector") {
@@ -44,7 +44,7 @@ fn run(start: Instant) -> Result<(), String> {
         return Err("--screenshot: there is no graphics driver to render with".to_owned());
     }
     outcome(headless::run(options.clone(), library.clone(), picture.clone(), start)?)?;
-    // A picture of the scene needs no window.
+    // A screenshot of the scene needs no window.
     if options.screenshot.is_some() { outcome(scene::picture(options, library, picture)) } else { Ok(()) }
 }
 
@@ -55,7 +55,7 @@ fn outcome(exit: AppExit) -> Result<(), String> {
     }
 }
 
-/// Without the feature that opens windows and draws panels there is no scene.
+/// Without the feature that adds windows and panels there is no scene.
 #[cfg(not(feature = "inspector"))]
 mod scene {
     use bevy::prelude::*;

@@ -19,10 +19,10 @@ Opens a gallery that is searched by words; without a display, or with --headless
   --screenshot FILE  save the scene's last frame, also without a display
   --frames N         end the scene after N frames";
 
-/// The longest text that is searched for; the encoder reads 256 tokens of it.
+/// Maximum number of characters of a query. The encoder reads 256 tokens of it.
 const MAX_CHARACTERS: usize = 4096;
 
-/// What was asked for.
+/// The parsed options.
 #[derive(Resource, Clone, Debug, Default)]
 pub struct Options {
     pub queries: Vec<String>,
@@ -38,7 +38,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads the words of a command line.
+    /// Parses the words of a command line.
     pub fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut options = Self::default();
         while let Some(word) = words.next() {
@@ -57,21 +57,21 @@ impl Options {
                         "gpu" => BackendChoice::Gpu,
                         "cpu" => BackendChoice::Cpu,
                         "auto" => BackendChoice::Auto,
-                        other => return Err(format!("--backend: {other} is none of gpu, cpu, auto")),
+                        other => return Err(format!("--backend must be gpu, cpu or auto, not {other}")),
                     };
                 }
                 "--headless" => options.headless = true,
                 "--evaluate" => options.evaluate = true,
                 "--camera" => options.camera = true,
                 "--help" | "-h" => options.help = true,
-                other => return Err(format!("{other} is not an option")),
+                other => return Err(format!("unknown option {other}")),
             }
         }
         Ok(options)
     }
 }
 
-/// A text that can be searched for, or why it cannot.
+/// Validates a query.
 pub fn checked(text: String) -> Result<String, String> {
     let length = text.chars().count();
     if text.trim().is_empty() {

@@ -1,4 +1,4 @@
-//! The two encoders, put together from the crate's layers. Their weights keep the names they have in the files.
+//! The two encoders, built from the crate's layers. Weights are found by their names in the files.
 
 use bevy::prelude::*;
 use bevy_tensor_compute::image::{ImageCrop, ImageSettings};
@@ -8,13 +8,13 @@ use bevy_tensor_compute::nn::{
 use bevy_tensor_compute::prelude::*;
 use bevy_tensor_compute::tensor::NameError;
 
-/// Numbers of a text's embedding.
+/// Size of a text embedding.
 pub const TEXT_WIDTH: usize = 384;
 
-/// Numbers of a picture's features.
+/// Number of features of a picture.
 pub const VISION_WIDTH: usize = 1280;
 
-/// all-MiniLM-L6-v2: six blocks of BERT, then the mean of the tokens' states.
+/// all-MiniLM-L6-v2: six BERT blocks, then the mean of the token states.
 #[derive(Component, Clone, Debug)]
 pub struct TextEncoder {
     words: Embedding,
@@ -41,8 +41,8 @@ impl TextEncoder {
         })
     }
 
-    /// Token ids `[1, length]`, of which the first `count` are the text's, to the unit embedding `[1, 384]`. `mean` is
-    /// `[1, length]`: 1 / count for those, 0 for the rest. Texts of one length are one plan, whatever their count.
+    /// Encodes token ids `[1, length]`, of which the first `count` are valid, to a unit embedding `[1, 384]`. `mean` is
+    /// `[1, length]`: 1 / count for valid tokens, 0 for padding. Texts of the same padded length share one plan.
     pub fn encode<'a>(
         &self,
         ops: &'a TensorCommands,
@@ -53,7 +53,7 @@ impl TextEncoder {
         let words = self.words.apply(ops, ids)?;
         let length = ops.shape(words)?[1];
         let places = self.positions.apply(ops, ops.arange(0.0, 1.0, length, DType::I32)?)?;
-        // Every token is of the first kind: there is only one sentence.
+        // All tokens have type 0, because there is only one sentence.
         let kind = self.kinds.apply(ops, ops.full([1], 0.0, DType::I32)?)?;
         let mut x = self.norm.apply(ops, words + places + kind)?;
         for block in &self.blocks {
@@ -64,7 +64,7 @@ impl TextEncoder {
     }
 }
 
-/// EfficientNet-Lite0, its batch norms folded into the convolutions.
+/// EfficientNet-Lite0, with batch norms folded into the convolutions.
 #[derive(Component, Clone, Debug)]
 pub struct VisionEncoder {
     stem: Conv2d,
@@ -74,10 +74,11 @@ pub struct VisionEncoder {
 }
 
 impl VisionEncoder {
-    /// Side of the pictures it takes.
+    /// Side length of the input pictures.
     pub const SIDE: usize = 224;
 
-    /// Repeats, stride, whether it widens, and channels in and out. Kernels and widths are the weights' own.
+    /// Repeats, stride, whether the block expands, and channels in and out. Kernel sizes and widths follow from the
+    /// weights.
     const STAGES: [(usize, usize, bool, usize, usize); 7] = [
         (1, 1, false, 32, 16),
         (2, 2, true, 16, 24),
@@ -88,7 +89,7 @@ impl VisionEncoder {
         (1, 1, true, 192, 320),
     ];
 
-    /// How it takes pictures.
+    /// The preprocessing of pictures.
     pub fn input() -> ImageSettings {
         ImageSettings {
             crop: ImageCrop::Square,

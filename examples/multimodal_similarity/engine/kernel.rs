@@ -1,9 +1,9 @@
-//! The second way to the same scores: a kernel of the example's own, beside the built-in cosine.
+//! A second implementation of the scores: a custom kernel, compared with the built-in cosine.
 
 use bevy::prelude::*;
 use bevy_tensor_compute::prelude::*;
 
-/// The cosine of a query with every row, less the row's popularity, a thread for each row.
+/// The cosine of a query with every row minus the popularity of the row, one thread per row.
 const WGSL: &str = "
 var<storage, read> query: array<f32>;
 var<storage, read> points: array<f32>;

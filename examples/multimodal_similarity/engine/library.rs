@@ -1,4 +1,4 @@
-//! The files of the example: what the gallery shows, what captions are called, pictures as pixels.
+//! The files of the example: the pictures of the gallery, the names of captions, and decoded pixels.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ pub struct Picture {
     pub file: String,
 }
 
-/// What there is to search, and the names of the captions that pictures are compared with.
+/// The gallery to search, and the names of the captions that pictures are compared with.
 #[derive(Resource, Clone, Debug)]
 pub struct Library {
     /// The assets folder.
@@ -28,7 +28,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// Reads the lists beside the models. Says which file is missing or wrong.
+    /// Reads the lists next to the models. The error names the missing or invalid file.
     pub fn open() -> Result<Self, String> {
         Self::open_at(&FileAssetReader::get_base_path().join("assets"))
     }
@@ -66,14 +66,14 @@ fn list(path: &Path) -> Result<Vec<Value>, String> {
     }
 }
 
-/// The pixels of a picture in a file.
+/// Decodes a picture file to pixels.
 pub fn read_pixels(path: &Path) -> Result<TensorData, String> {
     let bytes = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     decode_pixels(&bytes, extension).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The pixels of a picture's bytes.
+/// Decodes the bytes of a picture to pixels.
 pub fn decode_pixels(bytes: &[u8], extension: &str) -> Result<TensorData, String> {
     let (formats, sampler) = (CompressedImageFormats::NONE, ImageSampler::Default);
     let usage = RenderAssetUsages::MAIN_WORLD;

@@ -1,26 +1,26 @@
-//! The joint space: a linear map of each encoder's output, and cosines.
+//! The joint space: a linear map of the output of each encoder, and cosine similarities.
 
 use bevy::prelude::*;
 use bevy_tensor_compute::nn::{Linear, Weights};
 use bevy_tensor_compute::prelude::*;
 use bevy_tensor_compute::tensor::NameError;
 
-/// Numbers of a point of the joint space.
+/// Number of dimensions of the joint space.
 pub const JOINT_WIDTH: usize = 256;
 
-/// Neighbours that a picture's or caption's popularity is measured by.
+/// Number of neighbours that the popularity of a picture or caption is computed from.
 const NEIGHBOURS: usize = 10;
 
-/// Projections into the joint space, and the captions they were fitted on, mapped there.
+/// Projections into the joint space, and the captions they were fitted on, already projected.
 #[derive(Component, Clone, Copy, Debug)]
 pub struct Matcher {
     text: Linear,
     vision: Linear,
-    /// `[n, 256]`, unit rows; their names are in `captions.json`.
+    /// `[n, 256]`, unit rows. Their names are in `captions.json`.
     pub captions: Entity,
-    /// `[n]`: what each caption loses by being popular, measured on the pictures of the fit.
+    /// `[n]`: the popularity penalty of each caption, measured on the pictures of the fit.
     pub caption_popularity: Entity,
-    /// `[pictures, 1280]`: what the vision encoder makes of the gallery, made beforehand.
+    /// `[pictures, 1280]`: precomputed features of the gallery.
     pub gallery: Entity,
 }
 
@@ -35,7 +35,7 @@ impl Matcher {
         })
     }
 
-    /// Text embeddings `[n, 384]` to unit points `[n, 256]`.
+    /// Projects text embeddings `[n, 384]` to unit points `[n, 256]`.
     pub fn place_texts<'a>(
         &self,
         ops: &'a TensorCommands,
@@ -44,7 +44,7 @@ impl Matcher {
         ops.l2_normalize(self.text.apply(ops, x)?, LAST)
     }
 
-    /// Picture features `[n, 1280]` to unit points `[n, 256]`. Roots tame the few large ones among them.
+    /// Projects picture features `[n, 1280]` to unit points `[n, 256]`. Square roots reduce the few large features.
     pub fn place_pictures<'a>(
         &self,
         ops: &'a TensorCommands,
@@ -54,8 +54,8 @@ impl Matcher {
         ops.l2_normalize(self.vision.apply(ops, roots)?, LAST)
     }
 
-    /// What points `[n, 256]` near much of everything lose: half their mean cosine with the ten rows of `others`
-    /// nearest to them, `[n]`.
+    /// The penalty `[n]` of points `[n, 256]` that are near many others: half their mean cosine with the ten nearest
+    /// rows of `others`.
     pub fn popularity<'a>(
         &self,
         ops: &'a TensorCommands,
@@ -68,7 +68,7 @@ impl Matcher {
         ops.mul(ops.mean(nearest, LAST)?, 0.5)
     }
 
-    /// Scores `[q, n]` of candidates `[n, 256]` with their popularity `[n]` for queries `[q, 256]`.
+    /// Scores `[q, n]` of candidates `[n, 256]` with popularity `[n]` for queries `[q, 256]`.
     pub fn score<'a>(
         &self,
         ops: &'a TensorCommands,

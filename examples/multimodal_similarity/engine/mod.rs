@@ -1,4 +1,4 @@
-//! What the example computes, without how it looks: the three models, and questions to them.
+//! The computations of the example, independent of the UI: the three models, and searches with them.
 
 pub mod encoders;
 pub mod kernel;

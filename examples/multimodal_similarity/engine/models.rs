@@ -1,5 +1,5 @@
-//! The three models: `text`, `vision`, and `matcher`, which looks at the others' results through shares and views that
-//! add no bytes.
+//! The three models: `text`, `vision`, and `matcher`, which uses the results of the others through shares and views
+//! that add no bytes.
 
 use bevy::platform::collections::{HashMap, HashSet};
 use bevy::prelude::*;
@@ -10,7 +10,7 @@ use super::encoders::{TEXT_WIDTH, TextEncoder, VISION_WIDTH, VisionEncoder};
 use super::library::Library;
 use super::matcher::{JOINT_WIDTH, Matcher};
 
-/// Loads the models and, once they are there, indexes the gallery. Needs a [`Library`].
+/// Loads the models and then indexes the gallery. Needs a [`Library`].
 pub struct ModelsPlugin;
 
 impl Plugin for ModelsPlugin {
@@ -22,11 +22,11 @@ impl Plugin for ModelsPlugin {
     }
 }
 
-/// Where models get ready.
+/// The systems that prepare the models.
 #[derive(SystemSet, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ModelsSystems;
 
-/// The models' entities.
+/// The entities of the models.
 #[derive(Resource, Clone, Copy, Debug)]
 pub struct Models {
     pub text: Entity,
@@ -34,31 +34,31 @@ pub struct Models {
     pub matcher: Entity,
 }
 
-/// A model did not load, and why.
+/// A model failed to load, with the reason.
 #[derive(Message, Clone, Debug)]
 pub struct ModelsFailed(pub String);
 
-/// How far the models are.
+/// Which models are ready.
 #[derive(Resource, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelsReady {
-    /// Texts can be encoded and searched for.
+    /// Texts can be encoded and searched.
     pub text: bool,
     /// Pictures can be encoded.
     pub vision: bool,
 }
 
-/// The tensors that the models work with, beside their weights.
+/// The tensors that the models use in addition to their weights.
 #[derive(Resource, Clone, Debug)]
 pub struct Workspace {
-    /// `[1, 384]`, the text model's.
+    /// `[1, 384]`, owned by the text model.
     pub embedding: Entity,
-    /// The pooled row of it as the matcher sees it: a view.
+    /// The matcher's view of its pooled row.
     pub query: Entity,
-    /// `[pictures + 1, 1280]`, the vision model's; the last row is for a picture of the moment.
+    /// `[pictures + 1, 1280]`, owned by the vision model. The last row is for the current picture.
     pub features: Entity,
     /// The matcher's share of it.
     pub seen: Entity,
-    /// The last row of it: a view.
+    /// A view of its last row.
     pub live: Entity,
     /// `[pictures, 256]`.
     pub index: Entity,
@@ -70,20 +70,20 @@ pub struct Workspace {
     pub captions: Entity,
     /// `[1, captions]`.
     pub caption_scores: Entity,
-    /// Token ids and weights of the mean, by length.
+    /// Token ids and weights of the mean, by padded length.
     pub inputs: HashMap<usize, (Entity, Entity)>,
-    /// Bytes that sharing and viewing have added to all storages.
+    /// Bytes that shares and views have added to all storages.
     pub added_by_shares: u64,
     pub added_by_views: u64,
 }
 
-/// Bytes behind tensors, each storage once.
+/// Bytes of the storages of tensors, each storage counted once.
 pub fn storage_bytes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> u64 {
     let mut counted = HashSet::new();
     tensors.into_iter().filter(|tensor| counted.insert(tensor.storage_id())).map(|t| t.storage_bytes() as u64).sum()
 }
 
-/// Text first: it is what the first answer waits for.
+/// The text model is loaded first, because the first answer needs it.
 fn load_models(mut commands: Commands, server: Res<AssetServer>) {
     let mut model = |name: &'static str, file: &'static str, priority| {
         let weights = LoadWeights::new(server.load(format!("models/{file}.safetensors"))).with_priority(priority);
@@ -106,11 +106,11 @@ fn report_failure(ready: On<WeightsReady>, mut failed: MessageWriter<ModelsFaile
     }
 }
 
-/// A model whose weights are all there.
+/// A model whose weights are all loaded.
 #[derive(Component)]
 struct Loaded;
 
-/// Finds the layers' weights as models arrive, and lets the matcher see what the others make.
+/// Finds the weights of the layers as models are loaded, and shares the results of the encoders with the matcher.
 fn connect_models(
     models: Res<Models>,
     arrived: Query<Entity, Added<Loaded>>,
@@ -174,7 +174,7 @@ fn spawn_workspace(
     })
 }
 
-/// Fills the gallery's features with those that were made beforehand, and indexes them and the captions.
+/// Fills in the precomputed features of the gallery, and indexes them and the captions.
 fn index_gallery(
     models: Res<Models>,
     workspace: Option<Res<Workspace>>,
@@ -200,7 +200,7 @@ fn index_gallery(
     Ok(())
 }
 
-/// Places the gallery's features in the joint space.
+/// Projects the features of the gallery into the joint space.
 fn place_gallery(matcher: &Matcher, workspace: &Workspace, ops: &TensorCommands) -> Result {
     let features = ops.slice(workspace.seen, 0, 0, -1)?;
     let points = matcher.place_pictures(ops, features)?;

@@ -1,4 +1,4 @@
-//! Questions to the models, and their answers over channels: no frame waits for either.
+//! Searches with the models. Answers arrive over channels, and no frame waits.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use super::matcher::Matcher;
 use super::models::{Models, ModelsFailed, ModelsReady, ModelsSystems, Workspace};
 use super::tokens::Tokens;
 
-/// Answers searches for words and for pictures.
+/// Runs searches for texts and for pictures.
 pub struct SearchPlugin;
 
 impl Plugin for SearchPlugin {
@@ -30,10 +30,10 @@ impl Plugin for SearchPlugin {
     }
 }
 
-/// A text to search for, and the one being searched for.
+/// The text to search for, and the search in flight.
 #[derive(Resource, Default)]
 pub struct TextSearch {
-    /// What is to be searched for next; a newer one takes its place.
+    /// The text to search for next. A newer one replaces it.
     pub wanted: Option<String>,
     under_way: Option<TextQuestion>,
 }
@@ -42,96 +42,97 @@ struct TextQuestion {
     text: String,
     truncated: bool,
     asked: Instant,
-    /// By the built-in op, and by the example's own kernel.
+    /// Scores of the built-in op and of the custom kernel.
     receivers: [TensorReceiver; 2],
     answers: [Option<Result<Vec<f32>, String>>; 2],
 }
 
-/// The gallery's scores for a text, or why there are none.
+/// The scores of the gallery for a text, or an error.
 #[derive(Message, Clone, Debug)]
 pub struct TextRanked {
     pub text: String,
     pub scores: Result<Vec<f32>, String>,
-    /// How far the scores of the example's own kernel are from these, at most.
+    /// Maximum difference from the scores of the custom kernel.
     pub kernel_difference: f32,
-    /// Whether only the beginning of the text was read.
+    /// Whether only the beginning of the text was used.
     pub truncated: bool,
-    /// From asking to having the answer.
+    /// Time from the request to the answer.
     pub ms: f64,
 }
 
-/// Where a picture's pixels are.
+/// The source of a picture's pixels.
 #[derive(Clone, Debug)]
 pub enum Pixels {
     /// On the host.
     Data(TensorData),
-    /// In a tensor that somebody else keeps, as of a camera's view.
+    /// In an existing tensor, such as a camera view.
     Tensor(Entity),
 }
 
-/// A picture to find captions for, and the one under way.
+/// A picture to find captions for, and the search in flight.
 #[derive(Resource, Default)]
 pub struct PictureSearch {
-    /// What is to be looked at next: a name for it, and its pixels.
+    /// The picture to encode next: its name and its pixels.
     pub wanted: Option<(String, Pixels)>,
-    /// One whose pixels are a tensor from the next frame on.
+    /// A picture whose pixels are in a tensor from the next frame on.
     prepared: Option<Prepared>,
-    /// The tensor that pictures on the host are written to, and its shape: most are of the last one's size.
+    /// The tensor that pictures from the host are written to, and its shape. Most pictures have the size of the
+    /// previous one.
     pixels: Option<(Shape, Entity)>,
     under_way: Option<PictureQuestion>,
 }
 
-/// A picture's name, its pixels as a tensor, and since when it is looked at.
+/// The name of a picture, its pixels as a tensor, and when it was requested.
 type Prepared = (String, Entity, Instant);
 
 struct PictureQuestion {
     name: String,
     asked: Instant,
-    /// The captions' scores, and the picture's point.
+    /// The scores of the captions, and the point of the picture.
     receivers: [TensorReceiver; 2],
     answers: [Option<Result<Vec<f32>, String>>; 2],
 }
 
-/// The captions' scores for a picture, or why there are none.
+/// The scores of the captions for a picture, or an error.
 #[derive(Message, Clone, Debug)]
 pub struct PictureRanked {
     pub name: String,
     pub scores: Result<Vec<f32>, String>,
-    /// The picture in the joint space, and what it loses by being popular.
+    /// The picture in the joint space, and its popularity penalty.
     pub point: Vec<f32>,
-    /// From asking to having the answer.
+    /// Time from the request to the answer.
     pub ms: f64,
 }
 
 impl TextSearch {
-    /// Begins with this text.
+    /// Starts with this text.
     pub fn new(wanted: Option<String>) -> Self {
         Self { wanted, under_way: None }
     }
 
-    /// Whether nothing is wanted or under way.
+    /// Whether no search is requested or in flight.
     pub fn is_idle(&self) -> bool {
         self.wanted.is_none() && self.under_way.is_none()
     }
 }
 
 impl PictureSearch {
-    /// Begins with this picture.
+    /// Starts with this picture.
     pub fn new(wanted: Option<(String, TensorData)>) -> Self {
         Self { wanted: wanted.map(|(name, data)| (name, Pixels::Data(data))), ..default() }
     }
 
-    /// Wants captions for a picture on the host.
+    /// Requests captions for a picture on the host.
     pub fn look_at(&mut self, (name, data): (String, TensorData)) {
         self.wanted = Some((name, Pixels::Data(data)));
     }
 
-    /// Whether nothing is wanted or under way.
+    /// Whether no search is requested or in flight.
     pub fn is_idle(&self) -> bool {
         self.wanted.is_none() && self.prepared.is_none() && self.under_way.is_none()
     }
 
-    /// The picture to look at now, if there is one and its pixels are there.
+    /// The picture to encode now, if there is one and its pixels are ready.
     fn next(&mut self, model: Entity, ops: &TensorCommands, commands: &mut Commands) -> Result<Option<Prepared>> {
         if self.under_way.is_some() {
             return Ok(None);
@@ -159,7 +160,7 @@ impl PictureSearch {
     }
 }
 
-/// The best of a list of scores, best first.
+/// The best scores of a list, best first.
 pub fn best(scores: &[f32], count: usize) -> Vec<(usize, f32)> {
     let mut order: Vec<_> = scores.iter().copied().enumerate().collect();
     order.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -187,7 +188,7 @@ fn take_tokenizer(mut loading: ResMut<LoadingTokens>, mut failed: MessageWriter<
     }
 }
 
-/// Records the search for the wanted text, if the last one has been answered.
+/// Records the search for the requested text, if the previous one has been answered.
 #[expect(clippy::too_many_arguments, reason = "a system's parameters")]
 fn ask_text(
     models: Res<Models>,
@@ -222,7 +223,7 @@ fn ask_text(
     let length = encoded.padded();
     let (ids, mean) = encoded.rows();
     let Some(&(ids_tensor, mean_tensor)) = workspace.inputs.get(&length) else {
-        // The first text of this length: its inputs are there from the next frame on.
+        // The first text of this length: its input tensors exist from the next frame on.
         let ids = commands.spawn_tensor(models.text, format!("ids {length}"), Tensor::zeros([1, length], DType::I32)?);
         let mean =
             commands.spawn_tensor(models.text, format!("mean {length}"), Tensor::zeros([1, length], DType::F32)?);
@@ -265,12 +266,12 @@ fn answer_text(mut search: ResMut<TextSearch>, mut ranked: MessageWriter<TextRan
     ranked.write(TextRanked { text, scores: again.and(scores), kernel_difference, truncated, ms });
 }
 
-/// What has arrived, as numbers or as a complaint.
+/// An answer that has arrived, as numbers or an error message.
 fn received(receiver: &TensorReceiver) -> Option<Result<Vec<f32>, String>> {
     receiver.try_recv().map(|answer| answer.map(|data| data.to_f32()).map_err(|error| error.to_string()))
 }
 
-/// Records the look at the wanted picture, if the last one has been answered.
+/// Records the search for the requested picture, if the previous one has been answered.
 #[expect(clippy::too_many_arguments, reason = "a system's parameters")]
 fn ask_picture(
     models: Res<Models>,
@@ -288,7 +289,7 @@ fn ask_picture(
     let input = ops.image_input(pixels, &VisionEncoder::input())?;
     let features = encoder.encode(&ops, input)?;
     ops.store(features, workspace.live)?;
-    // The matcher's share of the features: its last row is what was just stored.
+    // The matcher's share of the features. Its last row was just stored.
     let live = ops.slice(workspace.seen, 0, -1, isize::MAX)?;
     let point = matcher.place_pictures(&ops, live)?;
     let scores = matcher.score(&ops, point, workspace.captions, matcher.caption_popularity)?;

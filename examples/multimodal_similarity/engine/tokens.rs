@@ -1,22 +1,22 @@
-//! Words to numbers, as the text encoder's authors did it.
+//! Tokenisation for the text encoder.
 
 use std::path::Path;
 
 use bevy::prelude::*;
 use tokenizers::{Tokenizer, TruncationParams};
 
-/// Tokens that are read of a text; the encoder was trained on no more.
+/// Maximum number of tokens of a text, as in the training of the encoder.
 pub const MAX_TOKENS: usize = 256;
 
 /// The tokenizer.
 #[derive(Resource)]
 pub struct Tokens(Tokenizer);
 
-/// A text as the encoder takes it.
+/// The input of the encoder for a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenIds {
     pub ids: Vec<u32>,
-    /// Whether the text was longer than is read of it.
+    /// Whether the text was truncated.
     pub truncated: bool,
 }
 
@@ -39,7 +39,7 @@ impl Tokens {
 }
 
 impl TokenIds {
-    /// The length that a text of so many tokens is padded to: few lengths, so that few plans are made.
+    /// The length that the text is padded to. There are few lengths, so that there are few plans.
     pub fn padded(&self) -> usize {
         match self.ids.len() {
             0..=32 => self.ids.len().next_multiple_of(8).max(8),
@@ -47,7 +47,7 @@ impl TokenIds {
         }
     }
 
-    /// The ids with zeros behind, and what the mean of the tokens' states weighs each by.
+    /// The ids padded with zeros, and the weight of each token in the mean.
     pub fn rows(&self) -> (Vec<i32>, Vec<f32>) {
         let (count, padded) = (self.ids.len(), self.padded());
         let ids = self.ids.iter().map(|&id| id as i32).chain(core::iter::repeat_n(0, padded - count));

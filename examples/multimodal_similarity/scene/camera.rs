@@ -1,4 +1,4 @@
-//! The camera: WASD and the right mouse button, a slow sway while nobody steers, and the backdrop behind everything.
+//! The camera: WASD and the right mouse button, a slow sway without input, and the backdrop.
 
 use bevy::asset::RenderAssetUsages;
 use bevy::input::mouse::AccumulatedMouseMotion;
@@ -13,16 +13,16 @@ use super::flat::Flat;
 /// Where the camera starts and returns to.
 pub const HOME: Vec3 = Vec3::new(0.0, 0.15, 9.6);
 
-/// How high it looks, and for what width of a height at least: the tiles in front must fit.
+/// Vertical field of view, and the minimum aspect ratio for which the tiles in front fit.
 const FOV: f32 = 0.8;
 const ASPECT: f32 = 1.6;
 
-/// The side of the backdrop, how far behind it is, and how much of it is seen at the most.
+/// Size of the backdrop, its distance, and the maximum part of it that is visible.
 const BACKDROP: f32 = 110.0;
 const BEHIND: f32 = 60.0;
 const SEEN: f32 = 0.95;
 
-/// How far it may fly from home.
+/// Maximum distance from its start position.
 const LEASH: f32 = 14.0;
 
 /// The camera that the window shows.
@@ -30,11 +30,11 @@ const LEASH: f32 = 14.0;
 pub struct MainCamera {
     yaw: f32,
     pitch: f32,
-    /// Whether somebody has steered.
+    /// Whether the user has moved the camera.
     pub steered: bool,
 }
 
-/// What is behind everything.
+/// The background of the scene.
 #[derive(Component)]
 struct Backdrop;
 
@@ -54,7 +54,7 @@ fn spawn_camera(
     let backdrop = Flat { tint: LinearRgba::WHITE, image, mode: AlphaMode::Opaque };
     commands.spawn((
         MainCamera::default(),
-        // Else egui takes whichever camera it meets first.
+        // Otherwise egui uses the first camera it finds.
         (EguiContext::default(), PrimaryEguiContext),
         Camera3d::default(),
         canvas.target(),
@@ -80,7 +80,7 @@ fn backdrop_image() -> Image {
             let (u, v) = (x as f32 / SIZE.0 as f32 - 0.5, y as f32 / SIZE.1 as f32 - 0.5);
             let glow = |at: Vec2, size: f32| (-((Vec2::new(u * 1.78, v) - at).length() / size).powi(2)).exp();
             let (violet, blue) = (glow(Vec2::new(-0.38, -0.12), 0.5), glow(Vec2::new(0.42, 0.1), 0.55));
-            // A little noise keeps the dark slopes from banding.
+            // A little noise prevents banding in dark gradients.
             let noise = ((x * 7919 + y * 104_729) % 97) as f32 / 97.0 * 0.006;
             let colour = Vec3::new(0.022, 0.026, 0.055)
                 + violet * Vec3::new(0.105, 0.045, 0.16)
@@ -94,8 +94,8 @@ fn backdrop_image() -> Image {
     Image::new(size, TextureDimension::D2, data, TextureFormat::Rgba8UnormSrgb, RenderAssetUsages::RENDER_WORLD)
 }
 
-/// A window that is higher than wide sees more above and below, not less at its sides. The backdrop fills whatever is
-/// seen.
+/// A window that is taller than wide shows more above and below instead of less at the sides. The backdrop always fills
+/// the view.
 fn fit(
     mut camera: Single<(&Camera, &mut Projection), With<MainCamera>>,
     mut backdrop: Single<&mut Transform, With<Backdrop>>,
@@ -145,7 +145,7 @@ fn fly(keys: Res<ButtonInput<KeyCode>>, time: Res<Time>, mut camera: Single<(&mu
     }
 }
 
-/// Until somebody steers, the camera breathes.
+/// The camera sways until the user moves it.
 fn sway(time: Res<Time>, mut camera: Single<(&mut Transform, &MainCamera)>) {
     let (transform, camera) = &mut *camera;
     if !camera.steered {

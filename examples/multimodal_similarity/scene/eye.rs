@@ -1,5 +1,5 @@
-//! "What does the camera see": a second camera with the same view renders the pictures that are near, without cards and
-//! light, into a small image, whose pixels are a tensor that the vision encoder looks at every half second.
+//! Shows what the camera sees: a second camera with the same view renders nearby pictures, without cards and glow, into
+//! a small image. Its pixels are a tensor that the vision encoder processes every half second.
 
 use bevy::camera::RenderTarget;
 use bevy::camera::visibility::RenderLayers;
@@ -14,23 +14,23 @@ use super::gallery::Face;
 use crate::engine::models::Models;
 use crate::engine::search::{PictureSearch, Pixels};
 
-/// Side of the image.
+/// Side length of the image.
 const SIDE: u32 = 224;
 
-/// The layer of what it sees, and how far that may be.
+/// The render layer of visible pictures, and their maximum distance.
 const SEEN: usize = 1;
 const REACH: f32 = 8.0;
 
-/// How wide the camera looks: what the window shows in its middle.
+/// Field of view: the middle of the window.
 const FOCUS: f32 = 0.32;
 
-/// Seconds between looks.
+/// Seconds between searches.
 const PAUSE: f32 = 0.5;
 
-/// The name of what is seen, among the pictures that are looked at.
+/// The name of the view among the searched pictures.
 pub const VIEW: &str = "the view";
 
-/// Whether the camera looks.
+/// Whether this mode is on.
 #[derive(Resource, Default)]
 pub struct Eye {
     pub open: bool,
@@ -43,11 +43,11 @@ impl Eye {
     }
 }
 
-/// The camera that renders what is looked at.
+/// The camera that renders the view.
 #[derive(Component)]
 struct EyeCamera;
 
-/// The pixels of what it renders.
+/// The pixels of the view.
 #[derive(Component)]
 struct View;
 
@@ -62,7 +62,7 @@ fn toggle(keys: Res<ButtonInput<KeyCode>>, mut eye: ResMut<Eye>) {
     }
 }
 
-/// The first time somebody wants to know, there is no camera yet.
+/// Spawns the camera when the mode is turned on for the first time.
 fn open_eye(
     eye: Res<Eye>,
     cameras: Query<(), With<EyeCamera>>,
@@ -74,13 +74,13 @@ fn open_eye(
         return;
     }
     let mut image = Image::new_target_texture(SIDE, SIDE, TextureFormat::Rgba8UnormSrgb, None);
-    // On the CPU backend it has to come to the host.
+    // The CPU backend reads the image back to the host.
     image.texture_descriptor.usage |= TextureUsages::COPY_SRC;
     let image = images.add(image);
     commands.spawn((
         EyeCamera,
         Camera3d::default(),
-        // White, as behind the pictures that the joint space was fitted on.
+        // White, like the background of the pictures that the joint space was fitted on.
         Camera { order: -1, clear_color: Color::WHITE.into(), ..default() },
         RenderLayers::layer(SEEN),
         RenderTarget::Image(image.clone().into()),
@@ -92,7 +92,7 @@ fn open_eye(
     commands.spawn((View, Name::new("view"), TensorFromImage { image, live: false }, TensorOf(models.vision)));
 }
 
-/// The same place and direction as the window's camera; active only while somebody wants to know.
+/// Copies the transform of the window's camera. Only active while the mode is on.
 fn follow(
     eye: Res<Eye>,
     main: Single<&Transform, (With<MainCamera>, Without<EyeCamera>)>,
@@ -105,7 +105,7 @@ fn follow(
     **transform = **main;
 }
 
-/// Pictures far behind others would only be in the way.
+/// Hides pictures that are far behind others.
 fn sort_out(
     eye: Res<Eye>,
     main: Single<&Transform, With<MainCamera>>,
@@ -117,7 +117,7 @@ fn sort_out(
     }
 }
 
-/// Looks anew when the last look has been answered.
+/// Starts a new search when the previous one has been answered.
 #[expect(clippy::type_complexity, reason = "a system's query")]
 fn look(
     mut eye: ResMut<Eye>,
@@ -126,7 +126,7 @@ fn look(
     mut view: Single<(Entity, &mut TensorFromImage), (With<View>, With<Tensor>)>,
 ) {
     let (tensor, pixels) = &mut *view;
-    // Every frame, since the CPU backend gets what is seen a few frames late.
+    // Copied every frame, because the CPU backend gets the view a few frames late.
     if pixels.live != eye.open {
         pixels.live = eye.open;
     }

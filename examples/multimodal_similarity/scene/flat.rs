@@ -1,10 +1,11 @@
-//! The scene's only material: a texture times a tint. Bevy's own would cost a software renderer ten times as much.
+//! The only material of the scene: a texture times a tint. Bevy's standard material would cost a software renderer ten
+//! times as much.
 
 use bevy::prelude::*;
 use bevy::render::render_resource::AsBindGroup;
 use bevy::shader::ShaderRef;
 
-/// A texture times a tint, without light.
+/// A texture times a tint, unlit.
 #[derive(Asset, AsBindGroup, TypePath, Clone)]
 pub struct Flat {
     #[uniform(0)]

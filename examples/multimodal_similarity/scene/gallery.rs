@@ -1,4 +1,4 @@
-//! The tiles: where they hang, and how they move, grow and glow for what is searched.
+//! The tiles of the gallery: their positions, and how they move, grow and glow for a search.
 
 use core::f32::consts::PI;
 
@@ -11,15 +11,15 @@ use super::flat::Flat;
 use crate::engine::library::Library;
 use crate::engine::search::{TextRanked, best};
 
-/// Tiles side by side on the wall.
+/// Number of tiles in a row of the wall.
 const COLUMNS: usize = 16;
 
-/// Distance between tiles, and the wall's radius.
+/// Distance between tiles, and the radius of the wall.
 const PITCH: f32 = 1.02;
 const RADIUS: f32 = 11.0;
 
-/// Tiles that come forward, and how large each is then. Behind the first few only those that are at least somewhat like
-/// the best.
+/// Number of tiles that come forward, and their sizes. After the first few, only tiles that are sufficiently similar to
+/// the best one.
 const FRONT: usize = 5;
 const FEW: usize = 3;
 const SOMEWHAT: f32 = 0.15;
@@ -29,14 +29,14 @@ const SIZES: [f32; FRONT] = [2.05, 1.7, 1.7, 1.4, 1.4];
 #[derive(Component)]
 pub struct Tile {
     pub index: usize,
-    /// Its place on the wall.
+    /// Its position on the wall.
     home: Vec3,
-    /// Its place among the answers, if it is one of the first.
+    /// Its rank, if it is one of the best.
     pub rank: Option<usize>,
     pub score: f32,
-    /// From 0, unlike what is searched for, to 1, the best.
+    /// Similarity to the query, from 0 to 1 for the best.
     likeness: f32,
-    /// Where it is going.
+    /// The transform it moves to.
     target: Transform,
     card: Handle<Flat>,
     face: Handle<Flat>,
@@ -100,7 +100,7 @@ fn spawn_tiles(
     }
 }
 
-/// Gives tiles their places by the newest answer.
+/// Assigns tiles their positions from the newest answer.
 fn rank_tiles(mut ranked: MessageReader<TextRanked>, mut tiles: Query<&mut Tile>) {
     let Some(scores) = ranked.read().filter_map(|answer| answer.scores.as_ref().ok()).last() else { return };
     let mut top = best(scores, FRONT);
@@ -112,7 +112,7 @@ fn rank_tiles(mut ranked: MessageReader<TextRanked>, mut tiles: Query<&mut Tile>
         tile.likeness = ((score - least) / (most - least).max(1e-3)).clamp(0.0, 1.0);
         tile.rank = top.iter().position(|&(index, _)| index == tile.index);
         tile.target = match tile.rank {
-            // The best in the middle, the others to its left and right in turns.
+            // The best tile in the middle, the others alternating left and right.
             Some(rank) => {
                 let side = if rank % 2 == 1 { -1.0 } else { 1.0 };
                 let x = side * [0.0, 1.95, 1.95, 3.55, 3.55][rank];
@@ -126,7 +126,7 @@ fn rank_tiles(mut ranked: MessageReader<TextRanked>, mut tiles: Query<&mut Tile>
     }
 }
 
-/// Brings tiles nearer to where they are going, and their colours with them.
+/// Moves tiles towards their targets and updates their colours.
 fn move_tiles(
     time: Res<Time>,
     mut tiles: Query<(&Tile, &Children, &mut Transform)>,
@@ -145,13 +145,13 @@ fn move_tiles(
             transform.scale = transform.scale.lerp(target.scale, blend);
             let towards = if front { 0.0 } else { -tile.home.x / RADIUS };
             transform.rotation = transform.rotation.slerp(Quat::from_rotation_y(towards), blend);
-            // Bevy sorts what is transparent by where it was when its material last changed.
+            // Bevy sorts transparent meshes by their position when their material last changed.
             let mut layers = layers.iter_many_mut(children);
             while let Some(mut layer) = layers.fetch_next() {
                 layer.set_changed();
             }
         }
-        // Materials are uploaded when they change: only when there is something to see.
+        // Changed materials are uploaded, so they only change if the difference is visible.
         let light = if front { 1.0 } else { 0.28 + 0.55 * tile.likeness };
         let colour = Color::srgb(light, light, light.max(0.34));
         let card = match tile.rank {

@@ -1,5 +1,5 @@
-//! The gallery as a 3-D scene: pictures on a curved wall that come forward for what is typed. In a window, or rendered
-//! into a picture alone.
+//! The gallery as a 3D scene: pictures on a curved wall that come forward if they match the query. In a window, or
+//! rendered to an image.
 
 mod camera;
 mod eye;
@@ -22,16 +22,16 @@ use crate::engine::models::{ModelsFailed, ModelsPlugin};
 use crate::engine::search::{PictureSearch, SearchPlugin, TextSearch};
 use crate::options::Options;
 
-/// Frames after which a screenshot is taken unless told.
+/// Default number of frames before the screenshot.
 const FRAMES: u32 = 300;
 
-/// Frames that a screenshot gets to be written.
+/// Maximum number of frames that saving a screenshot may take.
 const PATIENCE: u32 = 120;
 
-/// The size of the window, and of a picture without one.
+/// The size of the window, or of the image without one.
 const SIZE: (u32, u32) = (1280, 720);
 
-/// What the scene is rendered into: the window unless there is an image.
+/// The render target: the window unless there is an image.
 #[derive(Resource, Default)]
 struct Canvas(Option<Handle<Image>>);
 
@@ -45,15 +45,15 @@ impl Canvas {
     }
 }
 
-/// The scene in a window.
+/// Runs the scene in a window.
 pub fn run(options: Options, library: Library, picture: Option<TensorData>, start: Instant) -> AppExit {
     let window = Window { title: "multimodal similarity".to_owned(), resolution: SIZE.into(), ..default() };
     app(AnywherePlugins::windowed(window).build(), options, library, picture, start).init_resource::<Canvas>().run()
 }
 
-/// The scene without a window, for as many frames as its picture takes.
+/// Runs the scene without a window until its screenshot is saved.
 pub fn picture(options: Options, library: Library, picture: Option<TensorData>) -> AppExit {
-    // An app before this one has set them up.
+    // An earlier app has already set these up.
     let plugins = AnywherePlugins::headless().build().disable::<LogPlugin>().disable::<TerminalCtrlCHandlerPlugin>();
     let mut app = app(plugins, options, library, picture, Instant::now());
     let mut image = Image::new_target_texture(SIZE.0, SIZE.1, TextureFormat::Rgba8UnormSrgb, None);
@@ -72,7 +72,7 @@ fn app(
     let query = options.queries.first().cloned();
     let own = picture.zip(options.image.clone()).map(|(pixels, path)| (path.display().to_string(), pixels));
     let mut app = App::new();
-    // The scene goes on without what failed.
+    // The scene continues after errors.
     app.set_error_handler(bevy::ecs::error::error)
         .add_plugins((plugins, TensorComputePlugin { backend: options.backend, ..default() }))
         .add_plugins((TensorInspectorPlugin::default(), ModelsPlugin, SearchPlugin))
@@ -88,7 +88,7 @@ fn app(
     app
 }
 
-/// Takes the picture and ends the run after the frames that were asked for, and tells how long they took.
+/// Saves the screenshot and exits after the requested frames. Prints frame times.
 fn end(
     options: Res<Options>,
     time: Res<Time<Real>>,
@@ -108,11 +108,7 @@ fn end(
             if let Some(most) = times.len().checked_sub(1) {
                 let at = |part: f32| times[(most as f32 * part) as usize];
                 let count = times.len();
-                info!(
-                    "{count} frames {what}: half within {:.1} ms, nineteen of twenty within {:.1} ms",
-                    at(0.5),
-                    at(0.95)
-                );
+                info!("{count} frames {what}: median {:.1} ms, 95th percentile {:.1} ms", at(0.5), at(0.95));
             }
         }
         match options.screenshot.clone() {
@@ -128,12 +124,13 @@ fn end(
             }
         }
     } else if frame == last + PATIENCE {
-        error!("no screenshot came");
+        error!("the screenshot was not saved in time");
         exit.write(AppExit::error());
     }
 }
 
-/// A window without models is of no use to a script; a person reads why.
+/// Exits if models failed to load and a screenshot or a number of frames was requested. Otherwise the window shows the
+/// error.
 fn give_up(mut failed: MessageReader<ModelsFailed>, options: Res<Options>, mut exit: MessageWriter<AppExit>) {
     for ModelsFailed(message) in failed.read() {
         error!("{message}");

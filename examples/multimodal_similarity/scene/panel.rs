@@ -1,4 +1,4 @@
-//! The search box, the list of the best, names under the tiles, and how far the models are.
+//! The search box, the list of results, names under the tiles, and loading progress.
 
 use std::time::Instant;
 
@@ -16,11 +16,11 @@ use crate::engine::models::{ModelsFailed, ModelsReady};
 use crate::engine::search::{PictureRanked, TextRanked, TextSearch, best};
 use crate::options::checked;
 
-/// Searched for in turns until somebody types.
+/// Queries that are shown in turn until the user types.
 const SAMPLES: [&str; 6] =
     ["something to drink", "travel", "a musical instrument", "winter", "a fruit", "it is raining"];
 
-/// Seconds that each sample stays.
+/// Seconds for which each sample is shown.
 const STAY: f32 = 6.0;
 
 const ACCENT: Color32 = Color32::from_rgb(255, 206, 120);
@@ -29,31 +29,31 @@ const TEXT: Color32 = Color32::from_rgb(226, 230, 245);
 const FAINT: Color32 = Color32::from_rgb(140, 148, 178);
 const GLASS: Color32 = Color32::from_rgba_premultiplied(13, 15, 28, 214);
 
-/// Distance of panels from the window's edge, and the width of a list with what is around it.
+/// Distance of panels from the edge of the window, and the width of a list with its margins.
 const EDGE: f32 = 22.0;
 const LIST: f32 = 248.0;
 
-/// Whether there is room for lists beside the search box.
+/// Whether there is room for lists next to the search box.
 fn is_wide(context: &egui::Context) -> bool {
     context.content_rect().width() > 900.0
 }
 
-/// What is typed, and what came of it.
+/// The text in the search box, and its results.
 #[derive(Resource)]
 pub struct SearchBox {
     text: String,
-    /// Whether a person has typed, or the command line did.
+    /// Whether the text was entered by the user or on the command line.
     typed: bool,
     sample: usize,
     next_sample: f32,
     note: Option<String>,
-    /// Why a model is not there and will not be.
+    /// Why a model failed to load.
     failure: Option<String>,
     ms: Option<f64>,
     start: Instant,
     first_result: Option<f64>,
     captions: Vec<(usize, f32)>,
-    /// What the captions are of.
+    /// What the captions describe.
     seen: String,
 }
 
@@ -75,7 +75,7 @@ impl SearchBox {
     }
 }
 
-/// Bytes of weights that are there, by model.
+/// Bytes of loaded weights, by model.
 #[derive(Resource, Default)]
 struct Progress(bevy::platform::collections::HashMap<Entity, (u64, u64)>);
 
@@ -88,7 +88,7 @@ pub fn plugin(app: &mut App) {
         .add_systems(EguiPrimaryContextPass, (show_names, show_search, show_best, show_foot).chain());
 }
 
-/// Notes what answers cost, and what went wrong.
+/// Stores the time of answers, and errors.
 fn hear(
     mut texts: MessageReader<TextRanked>,
     mut pictures: MessageReader<PictureRanked>,
@@ -118,7 +118,7 @@ fn hear(
     }
 }
 
-/// Shows what can be typed, until somebody does.
+/// Shows sample queries until the user types.
 fn play_samples(
     time: Res<Time>,
     ready: Res<ModelsReady>,
@@ -201,7 +201,7 @@ fn show_search(
     Ok(())
 }
 
-/// A name, as much of it as there is room for, and its score at the right.
+/// A name, truncated to the available width, and its score on the right.
 fn scored(ui: &mut egui::Ui, name: &str, colour: Color32, score: f32) {
     let size = vec2(ui.available_width(), 18.0);
     ui.allocate_ui_with_layout(size, egui::Layout::right_to_left(egui::Align::Center), |ui| {
@@ -241,7 +241,7 @@ fn show_best(
     let of_view = search_box.seen == VIEW;
     if !search_box.captions.is_empty() && (eye.open || !of_view) {
         let title = if of_view { "the camera sees" } else { search_box.seen.as_str() };
-        // A list beside the search box, or a line under it.
+        // A list next to the search box, or a line below it.
         let (top, width) = if wide { (EDGE, 210.0) } else { (EDGE + 62.0, context.content_rect().width() - 76.0) };
         egui::Area::new("captions".into()).anchor(Align2::LEFT_TOP, vec2(EDGE, top)).show(context, |ui| {
             glass().show(ui, |ui| {
@@ -274,7 +274,7 @@ fn show_names(
     let scale = (context.content_rect().width() / 1280.0).clamp(0.6, 1.0);
     let painter = context.layer_painter(egui::LayerId::background());
     let (camera, view) = *camera;
-    // Where things are this frame: Bevy's global transforms are still those of the last one.
+    // The current transforms: Bevy's global transforms are still those of the last frame.
     let view = GlobalTransform::from(*view);
     for (tile, place) in &tiles {
         let Some(rank) = tile.rank else { continue };
@@ -284,7 +284,7 @@ fn show_names(
         let name = library.gallery[tile.index].name.clone();
         let text = painter.layout_no_wrap(name, FontId::proportional(size * scale), colour);
         let rect = Align2::CENTER_TOP.anchor_size(egui::pos2(at.x, at.y + 4.0), text.size());
-        // Whatever hangs behind must not make the name hard to read.
+        // Keeps the name readable on any background.
         painter.rect_filled(rect.expand2(vec2(9.0, 2.0)), CornerRadius::same(10), Color32::from_black_alpha(150));
         painter.galley(rect.min, text, colour);
     }
@@ -299,7 +299,7 @@ fn show_foot(mut contexts: EguiContexts, support: Res<TensorSupport>) -> Result 
     let keys = "WASD, Q, E and right mouse to fly   ·   C what the camera sees   ·   F12 inspector";
     let keys = painter.text(rect.left_bottom() + vec2(24.0, -16.0), Align2::LEFT_BOTTOM, keys, font.clone(), FAINT);
     let backend = painter.layout_no_wrap(format!("tensors on the {}", support.backend), font, FAINT);
-    // Above the keys where both do not fit side by side.
+    // Above the keys if both do not fit side by side.
     let above = if keys.width() + backend.size().x + 80.0 > rect.width() { keys.height() + 4.0 } else { 0.0 };
     let place = Align2::RIGHT_BOTTOM.anchor_size(rect.right_bottom() + vec2(-24.0, -16.0 - above), backend.size());
     painter.galley(place.min, backend, FAINT);
