@@ -208,7 +208,7 @@ fn several_inputs_and_outputs_with_params_in_either_space() {
 }
 
 #[test]
-fn an_output_that_nobody_wants_is_no_trouble() {
+fn unused_outputs_are_allowed() {
     let mut rig = Rig::new(Backend::Gpu);
     let kernel = register(&mut rig, both("both", "var<uniform>"));
     let a = rig.spawn(Tensor::from_slice(&numbers(5), [5]).unwrap());

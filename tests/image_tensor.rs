@@ -288,7 +288,7 @@ fn shrinking_skips_no_pixel() {
 }
 
 #[test]
-fn what_is_no_picture_is_an_error_of_the_call() {
+fn invalid_pixels_and_crops_return_errors() {
     let mut rig = Rig::new(Backend::Cpu);
     let floats = rig.spawn(Tensor::zeros([4, 4, 4], DType::F32).unwrap());
     let error = rig.compute(move |ops| ops.image_input(floats, &ImageSettings::default())).unwrap_err();

@@ -262,7 +262,7 @@ fn hostile_files_are_errors() {
 
 /// The seeds of `cargo fuzz` and everything it has found.
 #[test]
-fn the_corpus_of_the_fuzzer_does_no_harm() {
+fn the_fuzzer_corpus_does_not_panic() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/safetensors");
     let results: Vec<bool> =
         fs::read_dir(corpus).unwrap().map(|entry| try_open(&entry.unwrap().path()).is_ok()).collect();
@@ -273,7 +273,7 @@ fn the_corpus_of_the_fuzzer_does_no_harm() {
 /// Random truncations, flipped bits, and replaced, inserted and removed bytes. Nothing may panic, and everything read
 /// must be in the file.
 #[test]
-fn no_corruption_of_a_file_does_harm() {
+fn corrupted_files_do_not_panic() {
     let folder = Folder::new();
     let path = folder.file("x.safetensors");
     let good = fs::read(numpy_file()).unwrap();

@@ -1,11 +1,11 @@
-// A texture times a tint, and nothing else: on a software renderer every instruction of a pixel counts.
+// A texture times a tint, and nothing else, because every instruction per pixel counts on a software renderer.
 #import bevy_pbr::forward_io::VertexOutput
 
-// With an alpha of 0 it adds light.
+// With an alpha of 0 it is additive.
 @group(#{MATERIAL_BIND_GROUP}) @binding(0) var<uniform> tint: vec4<f32>;
-// What is shown.
+// The texture to show.
 @group(#{MATERIAL_BIND_GROUP}) @binding(1) var image: texture_2d<f32>;
-// How it is sampled.
+// The sampler of the texture.
 @group(#{MATERIAL_BIND_GROUP}) @binding(2) var image_sampler: sampler;
 
 @fragment

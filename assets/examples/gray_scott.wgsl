@@ -1,19 +1,20 @@
-// Gray and Scott's reaction of two substances on a plane whose edges meet: u feeds v, v eats u and decays. Edit this file while the example
-// runs: the next frame runs the new code, and a mistake is shown while the old code goes on.
+// The Gray-Scott reaction of two substances on a plane that wraps around: u feeds v, v consumes u and decays. Edit this
+// file while the example runs. The next frame runs the new code. If it is invalid, the error is shown and the previous
+// version stays in use.
 
 #import tensor::indexing
 
 struct Params {
-    // How fast u comes in, and how fast v goes.
+    // Feed rate of u and decay rate of v.
     feed: f32,
     kill: f32,
     // Columns and rows of the plane.
     size: vec2<u32>,
 }
 
-// How fast u and v spread.
+// Diffusion rates of u and v.
 const SPREAD = vec2<f32>(1.0, 0.5);
-// Colours from where u is untouched to where it is eaten up, and from little v to much.
+// Colours by remaining u, and by the amount of v.
 const NIGHT = vec3<f32>(0.02, 0.03, 0.09);
 const SEA = vec3<f32>(0.01, 0.34, 0.47);
 const SAND = vec3<f32>(0.98, 0.62, 0.32);
@@ -26,7 +27,7 @@ var<storage, read_write> next_u: array<f32>;
 var<storage, read_write> next_v: array<f32>;
 var<storage, read_write> pixels: array<u32>;
 
-// The element at a column and row, which may lie beyond the edges.
+// The index of the element at a column and row, which wrap around.
 fn cell(x: i32, y: i32) -> u32 {
     return index_2d(vec2<u32>(wrap_index(y, params.size.y), wrap_index(x, params.size.x)), params.size.x);
 }
@@ -36,7 +37,7 @@ fn both(x: i32, y: i32) -> vec2<f32> {
     return vec2<f32>(u[i], v[i]);
 }
 
-// One step of time, a thread for each element: columns along x, rows along y.
+// One time step, one thread per element: columns along x, rows along y.
 @compute @workgroup_size(8, 8)
 fn step(@builtin(global_invocation_id) id: vec3<u32>) {
     if (id.x >= params.size.x || id.y >= params.size.y) {
@@ -54,7 +55,7 @@ fn step(@builtin(global_invocation_id) id: vec3<u32>) {
     next_v[i] = here.y + flow.y + eaten - (params.feed + params.kill) * here.y;
 }
 
-// The plane as pixels of four bytes, lit from the upper left as if v were height.
+// The plane as RGBA pixels, lit from the upper left as if v were height.
 @compute @workgroup_size(8, 8)
 fn paint(@builtin(global_invocation_id) id: vec3<u32>) {
     if (id.x >= params.size.x || id.y >= params.size.y) {

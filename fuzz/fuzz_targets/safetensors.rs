@@ -1,4 +1,4 @@
-//! Whatever bytes a file has: opening and reading it gives tensors or an error, and no tensor is larger than the file allows.
+//! For any bytes, opening and reading a file returns tensors or an error, and no tensor is larger than the file allows.
 #![no_main]
 
 use bevy_tensor_compute::formats::SafetensorsFile;

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_leave_out_what_is_no_number() {
+    fn statistics_exclude_nan_and_infinity() {
         let data = TensorData::new(&[1.0f32, f32::NAN, 3.0, f32::INFINITY, 0.0, -4.0], [6]).unwrap();
         let seen = values(&data);
         let expected = ValueStatistics {

@@ -219,7 +219,7 @@ fn variant(error: &OpError) -> &'static str {
 }
 
 #[test]
-fn what_does_not_fit_is_named() {
+fn shape_and_argument_errors_name_the_operands() {
     let mut failures = Vec::new();
     for backend in BACKENDS {
         let mut rig = Rig::new(backend);

@@ -102,7 +102,7 @@ impl<'a> CpuKernelCall<'a> {
     }
 
     /// The elements of an output, in row-major order. They are initially undefined, or zero for [zeroed
-    /// outputs](CustomKernel::zeroed_output).
+    /// outputs](super::CustomKernel::zeroed_output).
     pub fn output<T: Element>(&mut self, index: usize) -> Result<&mut [T], TensorError> {
         let held = self.code.outputs.get(index).map_or(T::DTYPE, |binding| binding.dtype);
         check_type::<T>(held)?;

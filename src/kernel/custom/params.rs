@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named() {
+    fn errors_name_the_member_that_differs() {
         let error = |members: &str| layout::<Params>(members).expect_err("they differ");
         assert!(error(&MEMBERS.replace("count: u32", "count: i32")).contains("`count` is i32 in WGSL but u32"));
         assert!(error(&MEMBERS.replace("scale", "size")).contains("`size` is not a field"));

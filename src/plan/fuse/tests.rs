@@ -178,7 +178,7 @@ fn a_result_that_others_need_too_stays_an_output() {
 }
 
 #[test]
-fn what_a_view_turns_is_written_turned() {
+fn a_transposed_result_is_written_transposed() {
     let out = storage(16);
     let mut part = Part::default();
     let y = loaded_product(&mut part);
