@@ -205,6 +205,7 @@ impl Memory<'_> {
                     let at = operand.layout.position(i);
                     let value = match operand.dtype {
                         DType::F16 => half::f16::from_bits((words[at / 2] >> (at % 2 * 16)) as u16).to_f32(),
+                        DType::BF16 => half::bf16::from_bits((words[at / 2] >> (at % 2 * 16)) as u16).to_f32(),
                         _ => f32::from_bits(words[at]),
                     };
                     counts[0] += u32::from(value.is_nan());

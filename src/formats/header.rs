@@ -143,6 +143,7 @@ fn counterpart(dtype: Dtype) -> Option<DType> {
     Some(match dtype {
         Dtype::F32 => DType::F32,
         Dtype::F16 => DType::F16,
+        Dtype::BF16 => DType::BF16,
         Dtype::I32 => DType::I32,
         Dtype::U32 => DType::U32,
         Dtype::I8 => DType::I8,
@@ -154,7 +155,16 @@ fn counterpart(dtype: Dtype) -> Option<DType> {
 
 /// The safetensors type for a tensor type.
 pub(super) fn stored_type(name: &str, dtype: DType) -> Result<Dtype, FormatError> {
-    let all = [Dtype::F32, Dtype::F16, Dtype::I32, Dtype::U32, Dtype::I8, Dtype::U8, Dtype::BOOL];
+    let all = [
+        Dtype::F32,
+        Dtype::F16,
+        Dtype::BF16,
+        Dtype::I32,
+        Dtype::U32,
+        Dtype::I8,
+        Dtype::U8,
+        Dtype::BOOL,
+    ];
     if dtype.is_quantized() {
         return Ok(Dtype::U8);
     }
@@ -198,10 +208,6 @@ fn decode(name: &str, stored: Dtype, shape: Shape, elements: usize, bytes: &[u8]
         return Ok(TensorData::from_words(dtype, shape, words.map(u32::from_le_bytes).collect()));
     }
     let (dtype, words) = match stored {
-        Dtype::BF16 => {
-            let values: Vec<f32> = chunks(2).map(|c| f32::from_bits(u32::from(short(c)) << 16)).collect();
-            (DType::F32, pack(&values))
-        }
         Dtype::I16 => (DType::I32, pack(&chunks(2).map(|c| i32::from(short(c) as i16)).collect::<Vec<_>>())),
         Dtype::U16 => (DType::I32, pack(&chunks(2).map(|c| i32::from(short(c))).collect::<Vec<_>>())),
         Dtype::I64 => {

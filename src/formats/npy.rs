@@ -10,8 +10,8 @@ use crate::tensor::TensorData;
 /// Size of the fixed part before the header text: magic, version 1.0, and length of the text.
 const PREFIX: usize = 10;
 
-/// Writes values as a NumPy array for `numpy.load`. An existing file is replaced atomically. Quantised values are
-/// written as `f32`.
+/// Writes values as a NumPy array for `numpy.load`. An existing file is replaced atomically. NumPy has no
+/// bfloat16, so those values and quantised ones are written as `f32`.
 pub fn save_npy(path: impl AsRef<Path>, data: &TensorData) -> Result<(), FormatError> {
     let path = path.as_ref();
     replace_file(path, &npy(data)).map_err(|error| FormatError::Io {
@@ -30,7 +30,7 @@ fn npy(data: &TensorData) -> Vec<u8> {
         DType::I8 => ("|i1", data.bytes().to_vec()),
         DType::U8 => ("|u1", data.bytes().to_vec()),
         DType::Bool => ("|b1", data.bytes().to_vec()),
-        DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => ("<f4", bytemuck::cast_slice(&data.to_f32()).to_vec()),
+        DType::BF16 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => ("<f4", bytemuck::cast_slice(&data.to_f32()).to_vec()),
     };
     // A Python tuple with one element needs a trailing comma.
     let shape: String = data.shape().iter().map(|size| format!("{size}, ")).collect();

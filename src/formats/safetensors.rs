@@ -141,7 +141,7 @@ impl SafetensorsFile {
 
     /// Reads one tensor.
     ///
-    /// Unsupported types are widened where that is lossless (`BF16` to `f32`, 16-bit integers to `i32`). 64-bit
+    /// Unsupported types are widened where that is lossless (16-bit integers to `i32`). 64-bit
     /// integers are narrowed to 32 bits if all values fit. Everything else is an error. Quantised tensors are
     /// recognised by the file's metadata; see [`save_safetensors`].
     pub fn read(&mut self, name: &str) -> Result<TensorData, FormatError> {

@@ -2,13 +2,13 @@
 
 use bevy::reflect::Reflect;
 use bytemuck::Pod;
-use half::f16;
+use half::{bf16, f16};
 
 use super::blocks::BlockFormat;
 
 /// The element type of a tensor.
 ///
-/// `F16`, `I8`, `U8` and `Bool` are packed, two or four to a 32-bit word, on both backends. Arithmetic on them uses the
+/// `F16`, `BF16`, `I8`, `U8` and `Bool` are packed, two or four to a 32-bit word, on both backends. Arithmetic on them uses the
 /// 32-bit type of the same [`Class`]. Adapters without `SHADER_F16` can therefore store and compute `F16` tensors too.
 ///
 /// The *quantised* types ([`DType::QUANTIZED`]) store `f32` values in blocks along the last axis. Each block has one
@@ -24,6 +24,8 @@ pub enum DType {
     F32,
     /// 16-bit float. Arithmetic uses 32 bits.
     F16,
+    /// The upper half of a 32-bit float: its range, with 8 bits of precision. Arithmetic uses 32 bits.
+    BF16,
     /// 32-bit signed integer. Arithmetic wraps.
     I32,
     /// 32-bit unsigned integer. Arithmetic wraps.
@@ -55,7 +57,8 @@ pub enum Class {
 
 impl DType {
     /// All types that are not quantised, in declaration order.
-    pub const ALL: [DType; 7] = [Self::F32, Self::F16, Self::I32, Self::U32, Self::I8, Self::U8, Self::Bool];
+    pub const ALL: [DType; 8] =
+        [Self::F32, Self::F16, Self::BF16, Self::I32, Self::U32, Self::I8, Self::U8, Self::Bool];
 
     /// All quantised types.
     pub const QUANTIZED: [DType; 3] = [Self::Q8_0, Self::Q4_0, Self::Q4_128];
@@ -99,9 +102,9 @@ impl DType {
     /// Elements per 32-bit word. Not valid for quantised types.
     pub(crate) const fn per_word(self) -> usize {
         match self {
-            Self::F16 => 2,
+            Self::F16 | Self::BF16 => 2,
             Self::I8 | Self::U8 | Self::Bool => 4,
-            _ => 1,
+            Self::F32 | Self::I32 | Self::U32 | Self::Q8_0 | Self::Q4_0 | Self::Q4_128 => 1,
         }
     }
 
@@ -122,7 +125,7 @@ impl DType {
     /// The 32-bit arithmetic that this type uses.
     pub const fn class(self) -> Class {
         match self {
-            Self::F32 | Self::F16 | Self::Q8_0 | Self::Q4_0 | Self::Q4_128 => Class::Float,
+            Self::F32 | Self::F16 | Self::BF16 | Self::Q8_0 | Self::Q4_0 | Self::Q4_128 => Class::Float,
             Self::I32 | Self::I8 => Class::Int,
             Self::U32 | Self::U8 | Self::Bool => Class::Uint,
         }
@@ -133,9 +136,14 @@ impl DType {
         self.class().dtype()
     }
 
-    /// Whether this is `F32` or `F16`.
+    /// Whether this is `F32`, `F16` or `BF16`.
     pub const fn is_float(self) -> bool {
-        matches!(self, Self::F32 | Self::F16)
+        matches!(self, Self::F32 | Self::F16 | Self::BF16)
+    }
+
+    /// Whether this is a float type that is narrower than 32 bits. Chains keep more bits until they are stored.
+    pub(crate) const fn is_half(self) -> bool {
+        matches!(self, Self::F16 | Self::BF16)
     }
 
     /// Whether this is a signed or unsigned integer type. `Bool` is not.
@@ -156,6 +164,7 @@ impl DType {
         match self {
             Self::F32 => "f32",
             Self::F16 => "f16",
+            Self::BF16 => "bf16",
             Self::I32 => "i32",
             Self::U32 => "u32",
             Self::I8 => "i8",
@@ -224,12 +233,12 @@ unsafe impl Pod for Truth {}
 macro_rules! elements {
     ($($rust:ty => $dtype:ident),*) => { $(impl Element for $rust { const DTYPE: DType = DType::$dtype; })* };
 }
-elements!(f32 => F32, f16 => F16, i32 => I32, u32 => U32, i8 => I8, u8 => U8, Truth => Bool);
+elements!(f32 => F32, f16 => F16, bf16 => BF16, i32 => I32, u32 => U32, i8 => I8, u8 => U8, Truth => Bool);
 
 /// Converts a number to the bits of `dtype`'s 32-bit type, as a cast does.
 pub(crate) fn scalar_bits(value: f64, dtype: DType) -> u32 {
     match dtype {
-        DType::F32 | DType::F16 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => (value as f32).to_bits(),
+        DType::F32 | DType::F16 | DType::BF16 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => (value as f32).to_bits(),
         DType::I32 => value as i32 as u32,
         DType::U32 => value as u32,
         DType::I8 => value as i8 as i32 as u32,

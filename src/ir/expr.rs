@@ -28,7 +28,8 @@ pub(crate) enum Expr {
     /// A `Uint` condition, then two values of the same class.
     Select(Reg, Reg, Reg),
     /// Converts to the class and the value range of `DType`. Floats are truncated and saturate when they become
-    /// integers (NaN becomes 0). Integers wrap. `Bool` is `x != 0`. `F16` rounds to half precision.
+    /// integers (NaN becomes 0). Integers wrap. `Bool` is `x != 0`. `F16` and `BF16` round to
+    /// their precision.
     Cast(Reg, DType),
     /// A 32-bit hash of a position and a seed, both `Uint`.
     Hash(Reg, Reg),
@@ -81,6 +82,8 @@ pub(crate) enum Primitive {
     Tanh,
     /// `Uint` boolean to `Uint` boolean.
     Not,
+    /// Integers.
+    BitNot,
     /// Float to `Uint` boolean.
     IsNan,
     /// Float to `Uint` boolean.
@@ -108,7 +111,7 @@ impl Expr {
                 _ => 1,
             },
             // Rounding to half precision takes several bit operations.
-            Expr::Cast(_, DType::F16) | Expr::Hash(..) => 8,
+            Expr::Cast(_, DType::F16 | DType::BF16) | Expr::Hash(..) => 8,
             Expr::Select(..) | Expr::Cast(..) => 1,
             // The cost is unknown. This value is high enough that fusion does not duplicate the call.
             Expr::Call(..) => 20,
@@ -201,7 +204,7 @@ impl Program {
     }
 
     /// A constant of the same class as `like`. That class must represent `value` exactly.
-    fn constant(&mut self, like: Reg, value: f32) -> Reg {
+    pub(super) fn constant(&mut self, like: Reg, value: f32) -> Reg {
         let class = self.class(like);
         let bits = match class {
             Class::Float => value.to_bits(),
@@ -219,7 +222,7 @@ impl Program {
         self.push(Expr::Binary(op, a, b))
     }
 
-    /// Wraps a register into the range of a narrower integer type after arithmetic. `F16` values are not rounded here:
+    /// Wraps a register into the range of a narrower integer type after arithmetic. Halves are not rounded here:
     /// a fused chain keeps full precision until it is stored.
     pub(crate) fn wrap(&mut self, x: Reg, dtype: DType) -> Reg {
         match dtype {
@@ -230,7 +233,7 @@ impl Program {
 
     /// Expands an elementwise function into primitives. `scalars` are the registers of the op's scalars.
     pub(crate) fn unary(&mut self, op: UnaryOp, x: Reg, scalars: &[Reg]) -> Reg {
-        use BinaryOp::{Add, Div, Ge, Gt, Max, Min, Mul, Sub};
+        use BinaryOp::{Add, And, Div, Ge, Gt, Lt, Max, Min, Mul, Sub};
         macro_rules! c {
             ($value:expr) => {
                 self.constant(x, $value)
@@ -262,6 +265,15 @@ impl Program {
             UnaryOp::Sqrt => un!(Sqrt, x),
             UnaryOp::Sin => un!(Sin, x),
             UnaryOp::Cos => un!(Cos, x),
+            UnaryOp::Tan => bin!(Div, un!(Sin, x), un!(Cos, x)),
+            UnaryOp::Asin => self.asin(x),
+            UnaryOp::Acos => self.acos(x),
+            UnaryOp::Atan => self.atan(x),
+            UnaryOp::Sinh => self.sinh(x),
+            UnaryOp::Cosh => self.cosh(x),
+            UnaryOp::Asinh => self.asinh(x),
+            UnaryOp::Acosh => self.acosh(x),
+            UnaryOp::Atanh => self.atanh(x),
             UnaryOp::Floor => un!(Floor, x),
             UnaryOp::Ceil => un!(Ceil, x),
             UnaryOp::Round => un!(Round, x),
@@ -270,8 +282,11 @@ impl Program {
             UnaryOp::Erf => un!(Erf, x),
             UnaryOp::Tanh => un!(Tanh, x),
             UnaryOp::Not => un!(Not, x),
+            UnaryOp::BitNot => un!(BitNot, x),
             UnaryOp::IsNan => un!(IsNan, x),
             UnaryOp::IsInf => un!(IsInf, x),
+            UnaryOp::IsPosInf => bin!(And, un!(IsInf, x), bin!(Gt, x, c!(0.0))),
+            UnaryOp::IsNegInf => bin!(And, un!(IsInf, x), bin!(Lt, x, c!(0.0))),
             UnaryOp::Rsqrt => bin!(Div, c!(1.0), un!(Sqrt, x)),
             UnaryOp::Recip => bin!(Div, c!(1.0), x),
             UnaryOp::Relu => bin!(Max, x, c!(0.0)),
@@ -311,6 +326,11 @@ impl Program {
                 let gate = self.sigmoid(x);
                 bin!(Mul, x, gate)
             }
+            UnaryOp::Swish => {
+                let gate = bin!(Mul, scalars[0], x);
+                let gate = self.sigmoid(gate);
+                bin!(Mul, x, gate)
+            }
             UnaryOp::Softplus => self.softplus(x),
             UnaryOp::Softsign => bin!(Div, x, bin!(Add, c!(1.0), un!(Abs, x))),
             UnaryOp::Mish => {
@@ -320,6 +340,11 @@ impl Program {
             UnaryOp::HardSwish => {
                 let line = bin!(Add, bin!(Mul, x, c!(1.0 / 6.0)), c!(0.5));
                 bin!(Mul, x, bin!(Max, bin!(Min, line, c!(1.0)), c!(0.0)))
+            }
+            UnaryOp::Shrink => {
+                let below = bin!(Lt, x, un!(Neg, scalars[0]));
+                let above = select!(bin!(Gt, x, scalars[0]), bin!(Sub, x, scalars[1]), c!(0.0));
+                select!(below, bin!(Add, x, scalars[1]), above)
             }
             UnaryOp::Clamp => bin!(Min, bin!(Max, x, scalars[0]), scalars[1]),
             UnaryOp::RandomUniform => {

@@ -8,6 +8,7 @@ mod blocks;
 mod custom;
 mod dtype;
 mod expr;
+mod functions;
 mod graph;
 mod op;
 mod operand;

@@ -296,6 +296,24 @@ pub enum UnaryOp {
     Sin,
     /// Cosine, in radians.
     Cos,
+    /// Tangent, in radians.
+    Tan,
+    /// Inverse sine. NaN outside −1 to 1.
+    Asin,
+    /// Inverse cosine. NaN outside −1 to 1.
+    Acos,
+    /// Inverse tangent.
+    Atan,
+    /// Hyperbolic sine.
+    Sinh,
+    /// Hyperbolic cosine.
+    Cosh,
+    /// Inverse hyperbolic sine.
+    Asinh,
+    /// Inverse hyperbolic cosine. NaN below 1.
+    Acosh,
+    /// Inverse hyperbolic tangent. NaN outside −1 to 1.
+    Atanh,
     /// Rounds down.
     Floor,
     /// Rounds up.
@@ -310,10 +328,16 @@ pub enum UnaryOp {
     Erf,
     /// Logical not.
     Not,
+    /// All bits inverted.
+    BitNot,
     /// Whether the value is NaN.
     IsNan,
     /// Whether the value is infinite.
     IsInf,
+    /// Whether the value is ∞.
+    IsPosInf,
+    /// Whether the value is −∞.
+    IsNegInf,
     /// `max(x, 0)`.
     Relu,
     /// `x` where positive, else `x · scalar 0`.
@@ -338,6 +362,8 @@ pub enum UnaryOp {
     GeluTanh,
     /// `x · sigmoid(x)`.
     Silu,
+    /// `x · sigmoid(scalar 0 · x)`.
+    Swish,
     /// `ln(1 + eˣ)`.
     Softplus,
     /// `x / (1 + |x|)`.
@@ -346,6 +372,8 @@ pub enum UnaryOp {
     Mish,
     /// `x · clamp(x / 6 + 0.5, 0, 1)`.
     HardSwish,
+    /// `x + scalar 1` below `−scalar 0`, `x − scalar 1` above `scalar 0`, else 0.
+    Shrink,
     /// `min(max(x, scalar 0), scalar 1)`.
     Clamp,
     /// Maps an integer position to a uniform random number in [0, 1). Scalar 0 is the seed.
@@ -361,9 +389,10 @@ impl UnaryOp {
             | Self::Elu
             | Self::Celu
             | Self::ThresholdedRelu
+            | Self::Swish
             | Self::RandomUniform
             | Self::RandomNormal => 1,
-            Self::HardSigmoid | Self::Clamp => 2,
+            Self::HardSigmoid | Self::Shrink | Self::Clamp => 2,
             _ => 0,
         }
     }
@@ -409,6 +438,16 @@ pub enum BinaryOp {
     Or,
     /// Logical exclusive or.
     Xor,
+    /// The bits that both integers have.
+    BitAnd,
+    /// The bits that either integer has.
+    BitOr,
+    /// The bits that exactly one of the integers has.
+    BitXor,
+    /// Bits moved up. Zeros follow; a shift by the width of the type or more gives 0.
+    ShiftLeft,
+    /// Bits moved down. Zeros follow, or copies of the sign for signed integers.
+    ShiftRight,
 }
 
 impl BinaryOp {
@@ -420,6 +459,11 @@ impl BinaryOp {
     /// Whether the op takes and returns booleans.
     pub(crate) fn is_logical(self) -> bool {
         matches!(self, Self::And | Self::Or | Self::Xor)
+    }
+
+    /// Whether the op works on the bits of integers.
+    pub(crate) fn is_bitwise(self) -> bool {
+        matches!(self, Self::BitAnd | Self::BitOr | Self::BitXor | Self::ShiftLeft | Self::ShiftRight)
     }
 }
 

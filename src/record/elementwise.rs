@@ -9,6 +9,7 @@ use crate::ir::{BinaryOp, DType, Shape, UnaryOp, scalar_bits};
 enum Domain {
     Float,
     Number,
+    Integer,
     Truth,
     Any,
 }
@@ -18,6 +19,7 @@ impl Domain {
         match self {
             Domain::Float => dtype.is_float(),
             Domain::Number => dtype != DType::Bool,
+            Domain::Integer => dtype.is_integer(),
             Domain::Truth => dtype == DType::Bool,
             Domain::Any => true,
         }
@@ -25,8 +27,9 @@ impl Domain {
 
     fn reason(self) -> &'static str {
         match self {
-            Domain::Float => "this op is for f32 and f16; cast first",
+            Domain::Float => "this op is for floats; cast first",
             Domain::Number => "this op is for numbers; cast first",
+            Domain::Integer => "this op is for integers; cast first",
             Domain::Truth => "this op is for bool; compare or cast first",
             Domain::Any => "",
         }
@@ -84,6 +87,30 @@ unary_ops! {
     sin = Sin() on Float;
     /// The cosine of an angle in radians.
     cos = Cos() on Float;
+    /// The tangent of an angle in radians.
+    tan = Tan() on Float;
+    /// The angle in radians whose sine is `x`. NaN outside −1 to 1.
+    #[doc(alias = "arcsin")]
+    asin = Asin() on Float;
+    /// The angle in radians whose cosine is `x`. NaN outside −1 to 1.
+    #[doc(alias = "arccos")]
+    acos = Acos() on Float;
+    /// The angle in radians whose tangent is `x`.
+    #[doc(alias = "arctan")]
+    atan = Atan() on Float;
+    /// The hyperbolic sine.
+    sinh = Sinh() on Float;
+    /// The hyperbolic cosine.
+    cosh = Cosh() on Float;
+    /// The inverse of the hyperbolic sine.
+    #[doc(alias = "arcsinh")]
+    asinh = Asinh() on Float;
+    /// The inverse of the hyperbolic cosine. NaN below 1.
+    #[doc(alias = "arccosh")]
+    acosh = Acosh() on Float;
+    /// The inverse of the hyperbolic tangent. NaN outside −1 to 1.
+    #[doc(alias = "arctanh")]
+    atanh = Atanh() on Float;
     /// The largest integer that is not greater than `x`.
     floor = Floor() on Float;
     /// The smallest integer that is not less than `x`.
@@ -101,12 +128,22 @@ unary_ops! {
     /// Logical not.
     #[doc(alias = "logical_not")]
     not = Not() on Truth;
+    /// All bits inverted.
+    #[doc(alias = "bitwise_not")]
+    #[doc(alias = "invert")]
+    bit_not = BitNot() on Integer;
     /// Whether each element is NaN.
     #[doc(alias = "isnan")]
     is_nan = IsNan() on Float;
     /// Whether each element is infinite.
     #[doc(alias = "isinf")]
     is_inf = IsInf() on Float;
+    /// Whether each element is ∞.
+    #[doc(alias = "isposinf")]
+    is_pos_inf = IsPosInf() on Float;
+    /// Whether each element is −∞.
+    #[doc(alias = "isneginf")]
+    is_neg_inf = IsNegInf() on Float;
     /// `max(x, 0)`.
     relu = Relu() on Number;
     /// `x` if positive, else `slope · x`.
@@ -133,8 +170,10 @@ unary_ops! {
     /// GELU with the tanh approximation.
     gelu_tanh = GeluTanh() on Float;
     /// `x · sigmoid(x)`.
-    #[doc(alias = "swish")]
     silu = Silu() on Float;
+    /// `x · sigmoid(alpha · x)`.
+    #[doc(alias = "quick_gelu")]
+    swish = Swish(alpha) on Float;
     /// `ln(1 + eˣ)`.
     softplus = Softplus() on Float;
     /// `x / (1 + |x|)`.
@@ -144,6 +183,10 @@ unary_ops! {
     /// `x · clamp(x / 6 + 0.5, 0, 1)`.
     #[doc(alias = "hardswish")]
     hard_swish = HardSwish() on Float;
+    /// `x + bias` below `−lambda`, `x − bias` above `lambda`, else 0.
+    #[doc(alias = "softshrink")]
+    #[doc(alias = "hardshrink")]
+    shrink = Shrink(lambda, bias) on Float;
 }
 
 macro_rules! binary_ops {
@@ -235,6 +278,21 @@ binary_ops! {
     /// Logical exclusive or.
     #[doc(alias = "logical_xor")]
     xor = Xor;
+    /// The bits that both integers have.
+    #[doc(alias = "bitwise_and")]
+    bit_and = BitAnd;
+    /// The bits that at least one of the integers has.
+    #[doc(alias = "bitwise_or")]
+    bit_or = BitOr;
+    /// The bits that exactly one of the integers has.
+    #[doc(alias = "bitwise_xor")]
+    bit_xor = BitXor;
+    /// `a` with its bits moved up by `b`. A shift by the width of the type or more gives 0.
+    #[doc(alias = "bitwise_left_shift")]
+    shift_left = ShiftLeft;
+    /// `a` with its bits moved down by `b`. Signed integers keep their sign.
+    #[doc(alias = "bitwise_right_shift")]
+    shift_right = ShiftRight;
 }
 
 impl TensorCommands<'_, '_> {
@@ -258,6 +316,32 @@ impl TensorCommands<'_, '_> {
     pub fn clamp<'a>(&'a self, x: impl Into<TensorOperand<'a>>, low: f64, high: f64) -> OpResult<TensorValue<'a>> {
         let x = x.into();
         self.recorder().unary_op("clamp", UnaryOp::Clamp, x, &[low, high], Domain::Number)
+    }
+
+    /// `x` if positive, else `slope · x`. The slope is a tensor that broadcasts to `x`.
+    #[doc(alias = "parametric_relu")]
+    #[track_caller]
+    pub fn prelu<'a>(
+        &'a self,
+        x: impl Into<TensorOperand<'a>>,
+        slope: impl Into<TensorOperand<'a>>,
+    ) -> OpResult<TensorValue<'a>> {
+        const OP: &str = "prelu";
+        let (x, slope) = (x.into(), slope.into());
+        let rec = &mut self.recorder();
+        let (x, slope) = (rec.arg(OP, x)?, rec.arg(OP, slope)?);
+        let scaled = rec.binary_args(OP, BinaryOp::Mul, x, slope)?;
+        let shape = rec.shape_of_arg(scaled);
+        // Both are on one backend now, or `x` is a number that the product has moved.
+        let mut args = [x, scaled];
+        rec.same_backend(OP, &mut args)?;
+        let x = rec.number_as(args[0], rec.dtype_of_arg(scaled));
+        let part = rec.part(scaled);
+        let x = part.broadcast(x.node, &shape);
+        let zero = part.full(0.0, &shape, part.dtype(x));
+        let positive = part.binary(BinaryOp::Ge, x, zero);
+        let node = part.select(positive, x, scaled.node);
+        Ok(rec.value(scaled.backend, node))
     }
 
     /// `yes` where `condition` is true, else `no`. All three broadcast.
@@ -340,6 +424,7 @@ pub(super) fn binary_shape(
     }
     let domain = match function {
         f if f.is_logical() => Domain::Truth,
+        f if f.is_bitwise() => Domain::Integer,
         BinaryOp::Eq | BinaryOp::Ne => Domain::Any,
         _ => Domain::Number,
     };

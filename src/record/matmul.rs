@@ -85,7 +85,7 @@ impl TensorCommands<'_, '_> {
         let (x, weight) = (rec.float_arg(OP, x)?, rec.any_arg(OP, weight)?);
         let of_weight = rec.dtype_of_arg(weight);
         if !of_weight.is_float() && !of_weight.is_quantized() {
-            return Err(rec.type_error(OP, &[weight], "the weight must be f32, f16 or quantised; cast first"));
+            return Err(rec.type_error(OP, &[weight], "the weight must be floats or quantised; cast first"));
         }
         let bias = rec.optional_float_arg(OP, bias)?;
         let mut args = [x, weight, bias.unwrap_or(x)];
@@ -315,11 +315,11 @@ impl<'a> Recorder<'a> {
         Ok(part.reshape(node, &out))
     }
 
-    /// The element type of a product. `f16` and `f32` can be mixed, and so can integers that fit one 32-bit type.
+    /// The element type of a product. Float types can be mixed, and so can integers that fit one 32-bit type.
     fn product_type(&self, op: &'static str, a: Arg, b: Arg) -> OpResult<DType> {
         let (of_a, of_b) = (self.dtype_of_arg(a), self.dtype_of_arg(b));
         match (of_a, of_b) {
-            (DType::F16, DType::F16) => Ok(DType::F16),
+            (DType::F16, DType::F16) | (DType::BF16, DType::BF16) => Ok(of_a),
             _ if of_a.is_float() && of_b.is_float() => Ok(DType::F32),
             _ if of_a == of_b && of_a.is_integer() => Ok(of_a.wide()),
             (DType::I8, DType::U8) | (DType::U8, DType::I8) => Ok(DType::I32),

@@ -351,7 +351,7 @@ impl<'a> Recorder<'a> {
         if self.dtype_of_arg(arg).is_float() {
             Ok(arg)
         } else {
-            Err(self.type_error(op, &[arg], "this op is for f32 and f16; cast first"))
+            Err(self.type_error(op, &[arg], "this op is for floats; cast first"))
         }
     }
 

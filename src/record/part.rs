@@ -202,7 +202,7 @@ impl Part {
 
     pub(crate) fn unary_with(&mut self, op: UnaryOp, x: NodeId, scalars: &[u32]) -> NodeId {
         let dtype = match op {
-            UnaryOp::IsNan | UnaryOp::IsInf => DType::Bool,
+            UnaryOp::IsNan | UnaryOp::IsInf | UnaryOp::IsPosInf | UnaryOp::IsNegInf => DType::Bool,
             _ => self.dtype(x),
         };
         let shape = self.shape(x).clone();

@@ -201,7 +201,7 @@ impl<'a> Recorder<'a> {
         bias: Option<Arg>,
     ) -> OpResult<NodeId> {
         if !self.dtype_of_arg(x).is_float() {
-            return Err(self.type_error(op, &[x, weight], "a quantised weight multiplies f32 and f16; cast first"));
+            return Err(self.type_error(op, &[x, weight], "a quantised weight multiplies floats; cast first"));
         }
         let (out, n, k) = self.weight_shapes(op, x, weight)?;
         let rows = out[..out.rank() - 1].iter().fold(1usize, |rows, &size| rows.saturating_mul(size));

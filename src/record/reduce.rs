@@ -336,7 +336,7 @@ impl<'a> Recorder<'a> {
         let x = self.arg(op, x)?;
         let dtype = self.dtype_of_arg(x);
         let reason = match takes {
-            Takes::Floats if !dtype.is_float() => "this op is for f32 and f16; cast first",
+            Takes::Floats if !dtype.is_float() => "this op is for floats; cast first",
             Takes::Numbers if dtype == DType::Bool => "this op is for numbers; cast first",
             Takes::Truths if dtype != DType::Bool => "this op is for bool; compare or cast first",
             _ => {

@@ -273,7 +273,7 @@ impl<'a> Recorder<'a> {
             return Err(OpError::Argument { op, reason });
         }
         if !matches!(settings.mode, ResizeMode::Nearest(_)) && !self.dtype_of_arg(x).is_float() {
-            return Err(self.type_error(op, &[x], "only nearest takes other types than f32 and f16; cast first"));
+            return Err(self.type_error(op, &[x], "only nearest takes other types than floats; cast first"));
         }
         // Only checks the axes; they are resized in the caller's order.
         self.axes(op, x, axes.into())?;

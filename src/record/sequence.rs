@@ -347,7 +347,7 @@ impl<'a> Recorder<'a> {
         } else if dtype.is_float() {
             mask
         } else {
-            return Err(self.type_error(op, &[mask], "a mask is bool, or f32 or f16 to add"));
+            return Err(self.type_error(op, &[mask], "a mask is bool, or floats to add"));
         };
         self.broadcast_arg(op, mask, scores)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use half::f16;
+use half::{bf16, f16};
 
 use crate::error::TensorError;
 use crate::ir::{BlockFormat, DType, Element, Shape, Truth};
@@ -120,6 +120,7 @@ impl TensorData {
         match self.dtype {
             DType::F32 => bytemuck::cast_slice(bytes).to_vec(),
             DType::F16 => bytemuck::cast_slice::<_, f16>(bytes).iter().map(|v| v.to_f32()).collect(),
+            DType::BF16 => bytemuck::cast_slice::<_, bf16>(bytes).iter().map(|v| v.to_f32()).collect(),
             DType::I32 => bytemuck::cast_slice::<_, i32>(bytes).iter().map(|&v| v as f32).collect(),
             DType::U32 => bytemuck::cast_slice::<_, u32>(bytes).iter().map(|&v| v as f32).collect(),
             DType::I8 => bytemuck::cast_slice::<_, i8>(bytes).iter().map(|&v| f32::from(v)).collect(),

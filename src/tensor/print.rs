@@ -3,7 +3,7 @@
 use core::fmt;
 use core::fmt::Write as _;
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::TensorData;
 use crate::ir::{DType, Shape};
@@ -45,6 +45,7 @@ enum Value {
 enum FloatType {
     F32,
     F16,
+    BF16,
 }
 
 /// The array as NumPy prints it.
@@ -73,6 +74,7 @@ fn value(data: &TensorData, index: usize) -> Value {
     let bytes = data.bytes();
     match data.dtype() {
         DType::F16 => Value::Float(bytemuck::cast_slice::<_, f16>(bytes)[index].to_f32(), FloatType::F16),
+        DType::BF16 => Value::Float(bytemuck::cast_slice::<_, bf16>(bytes)[index].to_f32(), FloatType::BF16),
         DType::I32 => Value::Int(bytemuck::cast_slice::<_, i32>(bytes)[index].into()),
         DType::U32 => Value::Int(bytemuck::cast_slice::<_, u32>(bytes)[index].into()),
         DType::I8 => Value::Int(bytemuck::cast_slice::<_, i8>(bytes)[index].into()),
@@ -243,15 +245,21 @@ impl FloatType {
     fn cutoff(self) -> f32 {
         match self {
             Self::F32 => 1e6,
-            Self::F16 => 1e3,
+            Self::F16 | Self::BF16 => 1e3,
         }
     }
 
     /// A quotient, rounded to the type.
     fn divide(self, a: f32, b: f32) -> f32 {
+        self.round(a / b)
+    }
+
+    /// The nearest number of the type.
+    fn round(self, number: f32) -> f32 {
         match self {
-            Self::F32 => a / b,
-            Self::F16 => f16::from_f32(a / b).to_f32(),
+            Self::F32 => number,
+            Self::F16 => f16::from_f32(number).to_f32(),
+            Self::BF16 => bf16::from_f32(number).to_f32(),
         }
     }
 }
@@ -266,14 +274,16 @@ fn shortest(number: f32, of: FloatType) -> String {
             let even = format!("{number:.precision$e}", precision = digits.saturating_sub(2));
             if even.parse() == Ok(number) { even } else { text }
         }
-        // Five digits are enough for every f16.
-        FloatType::F16 => (0..5).find_map(|digits| f16_digits(number, digits)).unwrap_or_else(|| format!("{number:e}")),
+        // Five digits are enough for every f16, four for every bf16.
+        FloatType::F16 | FloatType::BF16 => {
+            (0..5).find_map(|digits| half_digits(number, digits, of)).unwrap_or_else(|| format!("{number:e}"))
+        }
     }
 }
 
-/// An f16 with this many digits after the point, if the text parses to the same number.
-fn f16_digits(number: f32, digits: usize) -> Option<String> {
-    let returns = |text: &String| text.parse().is_ok_and(|parsed: f32| f16::from_f32(parsed).to_f32() == number);
+/// A half with this many digits after the point, if the text parses to the same number.
+fn half_digits(number: f32, digits: usize, of: FloatType) -> Option<String> {
+    let returns = |text: &String| text.parse().is_ok_and(|parsed: f32| of.round(parsed) == number);
     let nearest = format!("{number:.digits$e}");
     if returns(&nearest) {
         return Some(nearest);

@@ -23,7 +23,7 @@ fn sign(x: f64) -> f64 {
 }
 
 /// Float functions, their definitions, and the range to test.
-const FLOAT: [Row1; 36] = [
+const FLOAT: [Row1; 49] = [
     ("neg", |o, x| o.neg(x), |x| -x, WIDE),
     ("abs", |o, x| o.abs(x), f64::abs, WIDE),
     ("exp", |o, x| o.exp(x), f64::exp, WIDE),
@@ -33,6 +33,15 @@ const FLOAT: [Row1; 36] = [
     ("recip", |o, x| o.recip(x), f64::recip, POSITIVE),
     ("sin", |o, x| o.sin(x), f64::sin, (-50.0, 50.0)),
     ("cos", |o, x| o.cos(x), f64::cos, (-50.0, 50.0)),
+    ("tan", |o, x| o.tan(x), f64::tan, (-1.5, 1.5)),
+    ("asin", |o, x| o.asin(x), f64::asin, (-1.0, 1.0)),
+    ("acos", |o, x| o.acos(x), f64::acos, (-1.0, 1.0)),
+    ("atan", |o, x| o.atan(x), f64::atan, (-20.0, 20.0)),
+    ("sinh", |o, x| o.sinh(x), f64::sinh, WIDE),
+    ("cosh", |o, x| o.cosh(x), f64::cosh, WIDE),
+    ("asinh", |o, x| o.asinh(x), f64::asinh, (-50.0, 50.0)),
+    ("acosh", |o, x| o.acosh(x), f64::acosh, (1.0, 20.0)),
+    ("atanh", |o, x| o.atanh(x), f64::atanh, (-0.99, 0.99)),
     ("floor", |o, x| o.floor(x), f64::floor, WIDE),
     ("ceil", |o, x| o.ceil(x), f64::ceil, WIDE),
     ("round", |o, x| o.round(x), f64::round_ties_even, WIDE),
@@ -61,13 +70,22 @@ const FLOAT: [Row1; 36] = [
         WIDE,
     ),
     ("silu", |o, x| o.silu(x), |x| x * sigmoid(x), WIDE),
+    ("swish", |o, x| o.swish(x, 1.5), |x| x * sigmoid(1.5 * x), WIDE),
     ("softplus", |o, x| o.softplus(x), |x| x.exp().ln_1p(), WIDE),
     ("softsign", |o, x| o.softsign(x), |x| x / (1.0 + x.abs()), WIDE),
     ("mish", |o, x| o.mish(x), |x| x * x.exp().ln_1p().tanh(), WIDE),
     ("hard_swish", |o, x| o.hard_swish(x), |x| x * (x / 6.0 + 0.5).clamp(0.0, 1.0), WIDE),
+    (
+        "shrink",
+        |o, x| o.shrink(x, 1.5, 0.25),
+        |x| if x < -1.5 { x + 0.25 } else if x > 1.5 { x - 0.25 } else { 0.0 },
+        WIDE,
+    ),
     ("clamp", |o, x| o.clamp(x, -0.5, 1.25), |x| x.clamp(-0.5, 1.25), WIDE),
     ("is_nan", |o, x| o.is_nan(x), |x| f64::from(x.is_nan()), WIDE),
     ("is_inf", |o, x| o.is_inf(x), |x| f64::from(x.is_infinite()), WIDE),
+    ("is_pos_inf", |o, x| o.is_pos_inf(x), |x| f64::from(x == f64::INFINITY), WIDE),
+    ("is_neg_inf", |o, x| o.is_neg_inf(x), |x| f64::from(x == f64::NEG_INFINITY), WIDE),
     ("to i32", |o, x| o.cast(x, DType::I32), f64::trunc, (-300.0, 300.0)),
     ("to u8", |o, x| o.cast(x, DType::U8), |x| x.trunc().clamp(0.0, 255.0), (-300.0, 300.0)),
 ];
@@ -258,6 +276,65 @@ fn functions_of_two_integers_agree() {
                 .host(fixed([0.0, 0.0, 1.0, 1.0])),
         );
     }
+    agree(cases);
+}
+
+#[test]
+fn bits_of_integers_agree() {
+    type Bits = (&'static str, Binary, fn(i64, i64) -> i64);
+    const BITS: [Bits; 5] = [
+        ("bit_and", |o, a, b| o.bit_and(a, b), |a, b| a & b),
+        ("bit_or", |o, a, b| o.bit_or(a, b), |a, b| a | b),
+        ("bit_xor", |o, a, b| o.bit_xor(a, b), |a, b| a ^ b),
+        ("shift_left", |o, a, b| o.shift_left(a, b), |a, b| if (0..32).contains(&b) { a << b } else { 0 }),
+        ("shift_right", |o, a, b| o.shift_right(a, b), |a, b| if b >= 0 { a >> b.min(62) } else { a >> 62 }),
+    ];
+    // An integer of 64 bits as the host holds one of this type.
+    fn wrapped(dtype: DType, value: i64) -> f64 {
+        match dtype {
+            DType::I32 => f64::from(value as i32),
+            DType::U32 => f64::from(value as u32),
+            DType::I8 => f64::from(value as i8),
+            _ => f64::from(value as u8),
+        }
+    }
+    let mut cases = Vec::new();
+    for dtype in [DType::I32, DType::U32, DType::I8, DType::U8] {
+        let low = if matches!(dtype, DType::I32 | DType::I8) { -100.0 } else { 0.0 };
+        for (name, op, host) in BITS {
+            let of_b = if name.starts_with("shift") { (low / 10.0, 40.0) } else { (low, 120.0) };
+            let inputs =
+                [Input::noise(dtype, &[3, 1, 43], (low, 120.0), 1), Input::noise(dtype, &[5, 1], of_b, 2)];
+            cases.push(Case::new(format!("{name} {dtype}"), inputs, move |o, x| op(o, &x[0], &x[1])).host(move |x| {
+                x[0].zip(&x[1], |a, b| wrapped(dtype, host(a as i64, b as i64)))
+            }));
+        }
+        let x = Input::noise(dtype, &[65], (low, 120.0), 3);
+        cases.push(
+            Case::new(format!("bit_not {dtype}"), [x], |o, x| o.bit_not(&x[0]))
+                .host(move |x| x[0].map(|v| wrapped(dtype, !(v as i64)))),
+        );
+    }
+    agree(cases);
+}
+
+#[test]
+fn a_parametric_relu_broadcasts_its_slope() {
+    let mut cases = Vec::new();
+    for dtype in [DType::F32, DType::F16, DType::I32] {
+        for (x, slope) in [(&[2, 3, 5][..], &[3, 1][..]), (&[65], &[]), (&[4, 7], &[4, 7])] {
+            let inputs = [Input::noise(dtype, x, (-5.0, 5.0), 1), Input::noise(dtype, slope, (0.0, 3.0), 2)];
+            cases.push(
+                Case::new(format!("prelu {dtype} {x:?} {slope:?}"), inputs, |o, x| o.prelu(&x[0], &x[1]))
+                    .host(|x| x[0].zip(&x[1], |x, slope| if x > 0.0 { x } else { slope * x })),
+            );
+        }
+    }
+    let x = Input::noise(DType::F32, &[9], WIDE, 4);
+    cases.push(
+        Case::new("prelu with a number", [x], |o, x| o.prelu(&x[0], 0.5f32))
+            .host(|x| x[0].map(|x| if x > 0.0 { x } else { 0.5 * x })),
+    );
     agree(cases);
 }
 

@@ -70,6 +70,7 @@ impl<'a> CpuCall<'a> {
             ElementsMut::U32(words) => Some((words, output.layout.offset / format.elements)),
             ElementsMut::F32(_)
             | ElementsMut::F16(_)
+            | ElementsMut::BF16(_)
             | ElementsMut::I32(_)
             | ElementsMut::I8(_)
             | ElementsMut::U8(_)

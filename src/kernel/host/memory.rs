@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use half::f16;
+use half::{bf16, f16};
 use half::slice::HalfFloatSliceExt;
 
 use crate::ir::{BlockFormat, DType, Layout};
@@ -16,6 +16,7 @@ use crate::kernel::host::walk::Cursor;
 pub(crate) enum Elements<'a> {
     F32(&'a [f32]),
     F16(&'a [f16]),
+    BF16(&'a [bf16]),
     I32(&'a [i32]),
     U32(&'a [u32]),
     I8(&'a [i8]),
@@ -100,6 +101,7 @@ impl<'a> Elements<'a> {
         match dtype {
             DType::F32 => Self::F32(cast_slice(words)),
             DType::F16 => Self::F16(cast_slice(words)),
+            DType::BF16 => Self::BF16(cast_slice(words)),
             DType::I32 => Self::I32(cast_slice(words)),
             DType::U32 => Self::U32(words),
             DType::I8 => Self::I8(cast_slice(words)),
@@ -119,6 +121,7 @@ impl<'a> Elements<'a> {
             }
             Self::F32(s) => copy_run(s, at, stride, out, f32::to_bits),
             Self::F16(s) => copy_run(s, at, stride, out, |v| v.to_f32().to_bits()),
+            Self::BF16(s) => copy_run(s, at, stride, out, |v| v.to_f32().to_bits()),
             Self::I32(s) => copy_run(s, at, stride, out, |v| v as u32),
             Self::U32(s) => copy_run(s, at, stride, out, |v| v),
             Self::I8(s) => copy_run(s, at, stride, out, |v| i32::from(v) as u32),
@@ -137,6 +140,7 @@ impl<'a> Elements<'a> {
         match self {
             Self::F32(s) => copy_turned(s, at, stride, columns, out, f32::to_bits),
             Self::F16(s) => copy_turned(s, at, stride, columns, out, |v| v.to_f32().to_bits()),
+            Self::BF16(s) => copy_turned(s, at, stride, columns, out, |v| v.to_f32().to_bits()),
             Self::I32(s) => copy_turned(s, at, stride, columns, out, |v| v as u32),
             Self::U32(s) => copy_turned(s, at, stride, columns, out, |v| v),
             Self::I8(s) => copy_turned(s, at, stride, columns, out, |v| i32::from(v) as u32),
@@ -165,6 +169,7 @@ impl<'a> Elements<'a> {
             Self::I32(s) => i64::from(s[at]),
             Self::F32(s) => s[at] as i64,
             Self::F16(s) => s[at].to_f32() as i64,
+            Self::BF16(s) => s[at].to_f32() as i64,
             Self::I8(s) => i64::from(s[at]),
             Self::U8(s) => i64::from(s[at]),
             Self::Blocks(format, s) => format.get(s, at) as i64,
@@ -195,6 +200,7 @@ fn load_blocks(format: BlockFormat, words: &[u32], at: usize, out: &mut [f32]) {
 pub(crate) enum ElementsMut<'a> {
     F32(&'a mut [f32]),
     F16(&'a mut [f16]),
+    BF16(&'a mut [bf16]),
     I32(&'a mut [i32]),
     U32(&'a mut [u32]),
     I8(&'a mut [i8]),
@@ -223,6 +229,7 @@ impl<'a> ElementsMut<'a> {
         match dtype {
             DType::F32 => Self::F32(cast_slice_mut(words)),
             DType::F16 => Self::F16(cast_slice_mut(words)),
+            DType::BF16 => Self::BF16(cast_slice_mut(words)),
             DType::I32 => Self::I32(cast_slice_mut(words)),
             DType::U32 => Self::U32(words),
             DType::I8 => Self::I8(cast_slice_mut(words)),
@@ -238,6 +245,7 @@ impl<'a> ElementsMut<'a> {
         match self {
             Self::F32(s) => Elements::F32(s),
             Self::F16(s) => Elements::F16(s),
+            Self::BF16(s) => Elements::BF16(s),
             Self::I32(s) => Elements::I32(s),
             Self::U32(s) => Elements::U32(s),
             Self::I8(s) => Elements::I8(s),
@@ -251,7 +259,7 @@ impl<'a> ElementsMut<'a> {
             Self::F32(s) => cast_slice_mut(&mut s[range]),
             Self::I32(s) => cast_slice_mut(&mut s[range]),
             Self::U32(s) => &mut s[range],
-            Self::F16(_) | Self::I8(_) | Self::U8(_) | Self::Bool(_) => &mut [],
+            Self::F16(_) | Self::BF16(_) | Self::I8(_) | Self::U8(_) | Self::Bool(_) => &mut [],
         }
     }
 
@@ -267,7 +275,7 @@ impl<'a> ElementsMut<'a> {
                 }
             };
         }
-        split!(F32, F16, I32, U32, I8, U8, Bool)
+        split!(F32, F16, BF16, I32, U32, I8, U8, Bool)
     }
 
     /// Stores values given as bits of the 32-bit type of the class, converting them to the element type.
@@ -278,6 +286,7 @@ impl<'a> ElementsMut<'a> {
             }
             Self::F32(s) => store_run(s, at, stride, values, f32::from_bits),
             Self::F16(s) => store_run(s, at, stride, values, |v| f16::from_f32(f32::from_bits(v))),
+            Self::BF16(s) => store_run(s, at, stride, values, |v| bf16::from_f32(f32::from_bits(v))),
             Self::I32(s) => store_run(s, at, stride, values, |v| v as i32),
             Self::U32(s) => store_run(s, at, stride, values, |v| v),
             Self::I8(s) => store_run(s, at, stride, values, |v| v as i8),
@@ -290,6 +299,7 @@ impl<'a> ElementsMut<'a> {
         match self {
             Self::F32(s) => store_turned(s, at, stride, columns, values, f32::from_bits),
             Self::F16(s) => store_turned(s, at, stride, columns, values, |v| f16::from_f32(f32::from_bits(v))),
+            Self::BF16(s) => store_turned(s, at, stride, columns, values, |v| bf16::from_f32(f32::from_bits(v))),
             Self::I32(s) => store_turned(s, at, stride, columns, values, |v| v as i32),
             Self::U32(s) => store_turned(s, at, stride, columns, values, |v| v),
             Self::I8(s) => store_turned(s, at, stride, columns, values, |v| v as i8),

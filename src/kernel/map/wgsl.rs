@@ -278,6 +278,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
                     library.need("bits_f16");
                     "bits_f16(v)"
                 }
+                DType::BF16 => {
+                    library.need("round_bf16");
+                    "bitcast<u32>(round_bf16(v)) >> 16u"
+                }
                 DType::I8 => "bitcast<u32>(v) & 255u",
                 DType::Bool => "min(v, 1u)",
                 _ => "v & 255u",

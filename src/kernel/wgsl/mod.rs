@@ -316,6 +316,7 @@ pub(crate) fn load(variable: &str, ty: &str, dtype: DType, index: &str) -> Strin
 pub(crate) fn unpack(dtype: DType, word: &str, index: &str) -> String {
     match dtype {
         DType::F16 => format!("unpack2x16float({word} >> ((({index}) & 1u) * 16u)).x"),
+        DType::BF16 => format!("bitcast<f32>(({word} >> ((({index}) & 1u) * 16u)) << 16u)"),
         DType::I8 => format!("(bitcast<i32>({word} << (24u - (({index}) & 3u) * 8u)) >> 24u)"),
         DType::U8 => format!("(({word} >> ((({index}) & 3u) * 8u)) & 255u)"),
         // Any nonzero byte is true.

@@ -70,6 +70,12 @@ pub(crate) fn load_four(variable: &str, ty: &str, dtype: DType, class: &str, ind
         let (low, high) = (word(format!("({index}) >> 1u")), word(format!("(({index}) >> 1u) + 1u")));
         return format!("vec4<f32>(unpack2x16float({low}), unpack2x16float({high}))");
     }
+    if fill && dtype == DType::BF16 {
+        let (low, high) = (word(format!("({index}) >> 1u")), word(format!("(({index}) >> 1u) + 1u")));
+        return format!(
+            "bitcast<vec4<f32>>(vec4<u32>({low} << 16u, {low} & 0xffff0000u, {high} << 16u, {high} & 0xffff0000u))"
+        );
+    }
     let lane = |lane: usize| match fill && dtype.per_word() == 4 {
         // Reads the same word four times. Compilers merge the reads.
         true => unpack(dtype, &word(format!("({index}) >> 2u")), &format!("{lane}u")),

@@ -15,7 +15,7 @@ pub(crate) struct Library {
 }
 
 /// Every file of the library: its name, its dependencies and its text.
-const LIBRARY: [(&str, &[&str], &str); 20] = [
+const LIBRARY: [(&str, &[&str], &str); 21] = [
     ("is_nan", &[], include_str!("../../../assets/kernels/lib/is_nan.wgsl")),
     ("is_inf", &[], include_str!("../../../assets/kernels/lib/is_inf.wgsl")),
     ("from_bits", &[], include_str!("../../../assets/kernels/lib/from_bits.wgsl")),
@@ -35,6 +35,7 @@ const LIBRARY: [(&str, &[&str], &str); 20] = [
     ("to_integer", &["is_nan"], include_str!("../../../assets/kernels/lib/to_integer.wgsl")),
     ("bits_f16", &["round_f16"], include_str!("../../../assets/kernels/lib/bits_f16.wgsl")),
     ("round_f16", &["from_bits"], include_str!("../../../assets/kernels/lib/round_f16.wgsl")),
+    ("round_bf16", &["from_bits"], include_str!("../../../assets/kernels/lib/round_bf16.wgsl")),
     ("hash", &[], include_str!("../../../assets/kernels/lib/hash.wgsl")),
 ];
 
@@ -210,6 +211,7 @@ fn unary(op: Primitive, class: Class, x: &str, library: &mut Library) -> String 
         (Primitive::Sign, Class::Int) => format!("sign({x})"),
         (Primitive::Sign, Class::Uint) => format!("min({x}, 1u)"),
         (Primitive::Not, _) => format!("select(0u, 1u, {x} == 0u)"),
+        (Primitive::BitNot, _) => format!("~{x}"),
         (Primitive::IsNan, Class::Float) => call("is_nan", format!("select(0u, 1u, is_nan({x}))")),
         (Primitive::IsInf, Class::Float) => call("is_inf", format!("select(0u, 1u, is_inf({x}))")),
         (Primitive::IsNan | Primitive::IsInf, _) => "0u".to_owned(),
@@ -258,9 +260,13 @@ fn binary(op: BinaryOp, class: Class, a: &str, b: &str, library: &mut Library) -
         (BinaryOp::Le, _) => format!("select(0u, 1u, {a} <= {b})"),
         (BinaryOp::Gt, _) => format!("select(0u, 1u, {a} > {b})"),
         (BinaryOp::Ge, _) => format!("select(0u, 1u, {a} >= {b})"),
-        (BinaryOp::And, _) => format!("{a} & {b}"),
-        (BinaryOp::Or, _) => format!("{a} | {b}"),
-        (BinaryOp::Xor, _) => format!("{a} ^ {b}"),
+        (BinaryOp::And | BinaryOp::BitAnd, _) => format!("{a} & {b}"),
+        (BinaryOp::Or | BinaryOp::BitOr, _) => format!("{a} | {b}"),
+        (BinaryOp::Xor | BinaryOp::BitXor, _) => format!("{a} ^ {b}"),
+        // A shift by 32 or more is taken modulo 32 by the language. A negative one is a very large one.
+        (BinaryOp::ShiftLeft, _) => format!("select({ty}(0), {a} << (u32({b}) & 31u), u32({b}) < 32u)"),
+        (BinaryOp::ShiftRight, Class::Int) => format!("{a} >> min(u32({b}), 31u)"),
+        (BinaryOp::ShiftRight, _) => format!("select(0u, {a} >> (u32({b}) & 31u), u32({b}) < 32u)"),
     }
 }
 
@@ -274,6 +280,10 @@ fn cast(dtype: DType, from: Class, x: &str, library: &mut Library) -> String {
         DType::F16 => {
             library.need("round_f16");
             format!("round_f16(f32({x}))")
+        }
+        DType::BF16 => {
+            library.need("round_bf16");
+            format!("round_bf16(f32({x}))")
         }
         DType::I32 if float => format!("to_i32({x})"),
         DType::U32 if float => format!("to_u32({x})"),

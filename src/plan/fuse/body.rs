@@ -129,10 +129,10 @@ impl Body {
             |program, i, class| match forwarded[i as usize] {
                 Some(at) => {
                     let output = &outputs[at];
-                    // Inside a chain, f16 values keep extra precision. A value read back from a tensor is rounded as
+                    // Inside a chain, halves keep extra precision. A value read back from a tensor is rounded as
                     // stored.
-                    let rounds = output.dtype == DType::F16 && matches!(output.source, Source::Slot(_));
-                    if rounds { program.push(Expr::Cast(written[at], DType::F16)) } else { written[at] }
+                    let rounds = output.dtype.is_half() && matches!(output.source, Source::Slot(_));
+                    if rounds { program.push(Expr::Cast(written[at], output.dtype)) } else { written[at] }
                 }
                 None => {
                     let at = find_or_push(inputs, &next.inputs[i as usize]);

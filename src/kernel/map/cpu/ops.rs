@@ -1,7 +1,7 @@
 //! One loop per primitive operation, over tiles.
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
-use half::f16;
+use half::{bf16, f16};
 use smallvec::SmallVec;
 
 use super::hash;
@@ -121,6 +121,7 @@ fn unary(op: Primitive, class: Class, x: &[u32], out: &mut [u32]) {
         (Primitive::Trunc, _) => each(x, out, f32::trunc),
         (Primitive::Erf, _) => each(x, out, math::erf),
         (Primitive::Tanh, _) => each(x, out, math::tanh),
+        (Primitive::BitNot, _) => each(x, out, |v: u32| !v),
         (Primitive::Not, _) => each(x, out, |v: u32| u32::from(v == 0)),
         (Primitive::IsNan, _) => each(x, out, |v: f32| u32::from(v.is_nan())),
         (Primitive::IsInf, _) => each(x, out, |v: f32| u32::from(v.is_infinite())),
@@ -133,6 +134,12 @@ fn binary(op: BinaryOp, class: Class, a: &[u32], b: &[u32], out: &mut [u32]) {
         BinaryOp::And => pairs(a, b, out, |a: u32, b: u32| u32::from(a != 0) & u32::from(b != 0)),
         BinaryOp::Or => pairs(a, b, out, |a: u32, b: u32| u32::from((a | b) != 0)),
         BinaryOp::Xor => pairs(a, b, out, |a: u32, b: u32| u32::from(a != 0) ^ u32::from(b != 0)),
+        BinaryOp::BitAnd => pairs(a, b, out, |a: u32, b: u32| a & b),
+        BinaryOp::BitOr => pairs(a, b, out, |a: u32, b: u32| a | b),
+        BinaryOp::BitXor => pairs(a, b, out, |a: u32, b: u32| a ^ b),
+        BinaryOp::ShiftLeft => pairs(a, b, out, |a: u32, b: u32| a.checked_shl(b).unwrap_or(0)),
+        BinaryOp::ShiftRight if class == Class::Int => pairs(a, b, out, |a: i32, b: i32| a >> (b as u32).min(31)),
+        BinaryOp::ShiftRight => pairs(a, b, out, |a: u32, b: u32| a.checked_shr(b).unwrap_or(0)),
         _ if op.is_comparison() => match class {
             Class::Float => compare::<f32>(op, a, b, out),
             Class::Int => compare::<i32>(op, a, b, out),
@@ -234,6 +241,9 @@ fn cast(from: Class, to: DType, x: &[u32], out: &mut [u32]) {
         (DType::F16, Class::Float) => each(x, out, |v: f32| f16::from_f32(v).to_f32()),
         (DType::F16, Class::Int) => each(x, out, |v: i32| f16::from_f32(v as f32).to_f32()),
         (DType::F16, Class::Uint) => each(x, out, |v: u32| f16::from_f32(v as f32).to_f32()),
+        (DType::BF16, Class::Float) => each(x, out, |v: f32| bf16::from_f32(v).to_f32()),
+        (DType::BF16, Class::Int) => each(x, out, |v: i32| bf16::from_f32(v as f32).to_f32()),
+        (DType::BF16, Class::Uint) => each(x, out, |v: u32| bf16::from_f32(v as f32).to_f32()),
         (DType::I32, Class::Float) => each(x, out, |v: f32| v as i32),
         (DType::U32, Class::Float) => each(x, out, |v: f32| v as u32),
         (DType::I32 | DType::U32, _) => out.copy_from_slice(x),
