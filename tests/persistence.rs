@@ -96,17 +96,18 @@ fn a_model_comes_back_as_it_was_saved() {
         let weights = own(&mut rig, "weights", weights);
         own(&mut rig, "tokens", Tensor::from_slice(&[3u8, 1, 2], [3]).unwrap());
         own(&mut rig, "mask", Tensor::from_slice(&[Truth::TRUE, Truth::FALSE], [2]).unwrap());
+        own(&mut rig, "brain halves", Tensor::full([5], 0.1, DType::BF16).unwrap());
         own(&mut rig, "halves", Tensor::full([5], 0.1, DType::F16).unwrap());
         let step = own(&mut rig, "step", Tensor::zeros([], DType::I32).unwrap());
         // The save includes what was recorded before it.
         rig.record(move |ops| ops.write(step, &[41i32])).unwrap();
         save(&mut rig, model, path.clone()).unwrap();
-        assert_eq!(done.next(&mut rig), Ok(6));
+        assert_eq!(done.next(&mut rig), Ok(7));
         assert_eq!(folder.names(), ["model.safetensors"], "nothing else is left");
 
         let copy = rig.app.world_mut().spawn(TensorModel).id();
         load(&mut rig, copy, path.clone(), None);
-        assert_eq!(done.next(&mut rig), Ok(6));
+        assert_eq!(done.next(&mut rig), Ok(7));
         for name in ["transposed", "weights", "tokens", "mask", "halves", "step"] {
             let (before, after) = (find(&mut rig, model, name), find(&mut rig, copy, name));
             let (before, after) = (rig.read(before), rig.read(after));

@@ -155,16 +155,7 @@ fn counterpart(dtype: Dtype) -> Option<DType> {
 
 /// The safetensors type for a tensor type.
 pub(super) fn stored_type(name: &str, dtype: DType) -> Result<Dtype, FormatError> {
-    let all = [
-        Dtype::F32,
-        Dtype::F16,
-        Dtype::BF16,
-        Dtype::I32,
-        Dtype::U32,
-        Dtype::I8,
-        Dtype::U8,
-        Dtype::BOOL,
-    ];
+    let all = [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::I32, Dtype::U32, Dtype::I8, Dtype::U8, Dtype::BOOL];
     if dtype.is_quantized() {
         return Ok(Dtype::U8);
     }

@@ -30,7 +30,9 @@ fn npy(data: &TensorData) -> Vec<u8> {
         DType::I8 => ("|i1", data.bytes().to_vec()),
         DType::U8 => ("|u1", data.bytes().to_vec()),
         DType::Bool => ("|b1", data.bytes().to_vec()),
-        DType::BF16 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => ("<f4", bytemuck::cast_slice(&data.to_f32()).to_vec()),
+        DType::BF16 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => {
+            ("<f4", bytemuck::cast_slice(&data.to_f32()).to_vec())
+        }
     };
     // A Python tuple with one element needs a trailing comma.
     let shape: String = data.shape().iter().map(|size| format!("{size}, ")).collect();

@@ -160,8 +160,7 @@ impl Program {
         let quotient = self.binary(Div, above, below);
         let log = self.apply(Primitive::Log, quotient);
         let far = self.with(Mul, log, 0.5);
-        let near =
-            self.odd(x, &[1.817_400_8e-1, 8.243_703e-2, 1.466_914_3e-1, 1.997_821_6e-1, 3.333_373e-1]);
+        let near = self.odd(x, &[1.817_400_8e-1, 8.243_703e-2, 1.466_914_3e-1, 1.997_821_6e-1, 3.333_373e-1]);
         let m = self.apply(Primitive::Abs, x);
         let small = self.with(Lt, m, 0.5);
         self.choose(small, near, far)

@@ -154,7 +154,7 @@ fn reductions_drop_or_keep_axes() {
     fails!(ops.top_k(x, 6, -1), "top_k: \"x\" is [2, 3, 4, 5]; axis 3 has 5 elements, not 6");
     fails!(ops.sum(x, 4), "sum: \"x\" is [2, 3, 4, 5]; axis 4 does not exist");
     fails!(ops.sum(x, [1, -3]), "sum: \"x\" is [2, 3, 4, 5]; axis -3 is named twice");
-    fails!(ops.mean(small, 0), "mean: \"small\" is i8; this op is for f32 and f16; cast first");
+    fails!(ops.mean(small, 0), "mean: \"small\" is i8; this op is for floats; cast first");
     fails!(
         ops.argmin(empty, 1),
         "argmin: \"empty\" is [2, 0]; axis 1 is empty, so it has no largest or smallest element"
@@ -236,7 +236,7 @@ fn resize_and_pad_give_the_sizes_asked_for() {
     gives!(ops.resize(x, &[-1], ResizeTo::Sizes(&[9]), ResizeSettings { mode: ResizeMode::Cubic { a: -0.75 }, ..default() }) => [1, 2, 4, 9]);
     fails!(
         ops.resize2d_bilinear(bytes, [8, 3]),
-        "resize2d_bilinear: \"bytes\" is u8; only nearest takes other types than f32 and f16; cast first"
+        "resize2d_bilinear: \"bytes\" is u8; only nearest takes other types than floats; cast first"
     );
     fails!(
         ops.resize(x, &[2], ResizeTo::Sizes(&[8, 3]), ResizeSettings::default()),

@@ -376,6 +376,7 @@ mod tests {
         let halfway = 203_143.625;
         assert_eq!(print::<f32>(&[halfway], [1]), "[203143.62]");
         assert_eq!(print(&[f16::from_f32(0.015625)], [1]), "[0.01563]");
+        assert_eq!(print(&[0.1, 2.0, 1.0 / 3.0].map(bf16::from_f32), [3]), "[0.1   2.    0.334]");
     }
 
     #[test]

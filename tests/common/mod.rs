@@ -240,6 +240,7 @@ pub fn tolerance(dtype: DType) -> (f32, f32) {
     match dtype {
         DType::F32 => (1e-5, 1e-4),
         DType::F16 => (2.5e-3, 2.5e-3),
+        DType::BF16 => (1e-2, 1e-2),
         _ => (0.0, 0.0),
     }
 }

@@ -15,7 +15,7 @@ fn nan_inputs_give_defined_results() {
         for dtype in DType::ALL {
             let cast = rig.compute(move |ops| ops.cast(x, dtype)).expect("it fits").to_f32();
             let expected = match dtype {
-                DType::F32 | DType::F16 => f32::NAN,
+                DType::F32 | DType::F16 | DType::BF16 => f32::NAN,
                 DType::Bool => 1.0,
                 _ => 0.0,
             };

@@ -78,7 +78,15 @@ const FLOAT: [Row1; 49] = [
     (
         "shrink",
         |o, x| o.shrink(x, 1.5, 0.25),
-        |x| if x < -1.5 { x + 0.25 } else if x > 1.5 { x - 0.25 } else { 0.0 },
+        |x| {
+            if x < -1.5 {
+                x + 0.25
+            } else if x > 1.5 {
+                x - 0.25
+            } else {
+                0.0
+            }
+        },
         WIDE,
     ),
     ("clamp", |o, x| o.clamp(x, -0.5, 1.25), |x| x.clamp(-0.5, 1.25), WIDE),
@@ -123,9 +131,11 @@ fn functions_of_one_float_agree() {
             );
         }
         for n in [1, 7, 257] {
-            let x = Input::noise(DType::F16, &[n], range, n as u32);
-            // Tolerance: half a unit in the last of eleven bits, and the slope of the function.
-            cases.push(Case::new(format!("{name} f16 [{n}]"), [x], move |o, x| op(o, &x[0])).host(|x| x[0].map(host)));
+            for dtype in [DType::F16, DType::BF16] {
+                let x = Input::noise(dtype, &[n], range, n as u32);
+                let case = Case::new(format!("{name} {dtype} [{n}]"), [x], move |o, x| op(o, &x[0]));
+                cases.push(case.host(|x| x[0].map(host)));
+            }
         }
     }
     agree(cases);
@@ -303,11 +313,11 @@ fn bits_of_integers_agree() {
         let low = if matches!(dtype, DType::I32 | DType::I8) { -100.0 } else { 0.0 };
         for (name, op, host) in BITS {
             let of_b = if name.starts_with("shift") { (low / 10.0, 40.0) } else { (low, 120.0) };
-            let inputs =
-                [Input::noise(dtype, &[3, 1, 43], (low, 120.0), 1), Input::noise(dtype, &[5, 1], of_b, 2)];
-            cases.push(Case::new(format!("{name} {dtype}"), inputs, move |o, x| op(o, &x[0], &x[1])).host(move |x| {
-                x[0].zip(&x[1], |a, b| wrapped(dtype, host(a as i64, b as i64)))
-            }));
+            let inputs = [Input::noise(dtype, &[3, 1, 43], (low, 120.0), 1), Input::noise(dtype, &[5, 1], of_b, 2)];
+            cases.push(
+                Case::new(format!("{name} {dtype}"), inputs, move |o, x| op(o, &x[0], &x[1]))
+                    .host(move |x| x[0].zip(&x[1], |a, b| wrapped(dtype, host(a as i64, b as i64)))),
+            );
         }
         let x = Input::noise(dtype, &[65], (low, 120.0), 3);
         cases.push(

@@ -2,7 +2,7 @@
 
 use bevy_tensor_compute::error::TensorError;
 use bevy_tensor_compute::prelude::*;
-use half::f16;
+use half::{bf16, f16};
 
 /// Row-major values with a shape.
 #[derive(Clone, Debug, PartialEq)]
@@ -136,6 +136,7 @@ impl Array {
         let data = match dtype {
             DType::F32 => TensorData::new(&v.iter().map(|&v| v as f32).collect::<Vec<_>>(), shape),
             DType::F16 => TensorData::new(&v.iter().map(|&v| f16::from_f64(v)).collect::<Vec<_>>(), shape),
+            DType::BF16 => TensorData::new(&v.iter().map(|&v| bf16::from_f64(v)).collect::<Vec<_>>(), shape),
             DType::I32 => TensorData::new(&v.iter().map(|&v| v as i32).collect::<Vec<_>>(), shape),
             DType::U32 => TensorData::new(&v.iter().map(|&v| v as u32).collect::<Vec<_>>(), shape),
             DType::I8 => TensorData::new(&v.iter().map(|&v| v as i8).collect::<Vec<_>>(), shape),

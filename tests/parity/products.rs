@@ -45,10 +45,10 @@ fn products_of_all_sizes_agree() {
 #[test]
 fn products_of_all_types_ranks_and_views_agree() {
     let mut cases = Vec::new();
-    for dtype in [DType::F16, DType::I32, DType::U32, DType::I8, DType::U8] {
-        let signed = matches!(dtype, DType::F16 | DType::I32 | DType::I8);
+    for dtype in [DType::F16, DType::BF16, DType::I32, DType::U32, DType::I8, DType::U8] {
+        let signed = matches!(dtype, DType::F16 | DType::BF16 | DType::I32 | DType::I8);
         let range = if signed { (-4.0, 4.0) } else { (0.0, 8.0) };
-        let scale = if dtype == DType::F16 { 0.25 } else { 1.0 };
+        let scale = if dtype.is_float() { 0.25 } else { 1.0 };
         for [m, k, n] in [[1, 7, 1], [5, 64, 3], [33, 65, 34], [2, 257, 64]] {
             let range = (range.0 * scale, range.1 * scale);
             let inputs = [Input::noise(dtype, &[m, k], range, 1), Input::noise(dtype, &[k, n], range, 2)];
@@ -91,7 +91,7 @@ fn products_of_all_types_ranks_and_views_agree() {
                 .host(|x| x[0].matmul(&x[1])),
         );
     }
-    for dtype in [DType::F32, DType::F16] {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
         let [x, w, b] =
             [&[2, 5, 33][..], &[7, 33], &[7]].map(|shape| Input::noise(dtype, shape, UNIT, shape.len() as u32));
         cases.push(
@@ -111,7 +111,7 @@ fn products_of_all_types_ranks_and_views_agree() {
 #[test]
 fn similarities_agree() {
     let mut cases = Vec::new();
-    for dtype in [DType::F32, DType::F16] {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
         for n in SIZES {
             let make = |shape: &[usize], seed| Input::noise(dtype, shape, UNIT, seed);
             // Sums of many squares depend on the order of their terms.
@@ -163,7 +163,7 @@ fn attend(
 #[test]
 fn attention_agrees() {
     let mut cases = Vec::new();
-    for dtype in [DType::F32, DType::F16] {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
         for (b, h, g, s, t, d, e) in [
             (1, 1, 1, 1, 1, 1, 1),
             (2, 3, 1, 7, 7, 5, 6),
@@ -213,7 +213,7 @@ fn attention_agrees() {
 fn rotary_positions_agree() {
     let mut cases = Vec::new();
     for layout in [RopeLayout::Half, RopeLayout::Interleaved] {
-        for dtype in [DType::F32, DType::F16] {
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
             for (s, d, rotary) in [(1, 2, None), (7, 8, None), (65, 64, None), (257, 6, Some(4)), (5, 8, Some(0))] {
                 for position in [0, 1000] {
                     for shape in [vec![s, d], vec![2, 3, s, d]] {

@@ -38,7 +38,7 @@ fn lstm(x: &[Array], reverse: bool) -> Array {
 #[test]
 fn lstm_layers_agree() {
     let mut cases = Vec::new();
-    for dtype in [DType::F32, DType::F16] {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
         for (steps, batch, input, hidden) in [
             (1, 1, 1, 1),
             (2, 7, 3, 5),

@@ -247,7 +247,7 @@ fn running(x: &Array, axis: usize, exclusive: bool, reverse: bool) -> Array {
 #[test]
 fn softmax_agrees() {
     let mut cases = Vec::new();
-    for dtype in [DType::F32, DType::F16] {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
         for n in SIZES {
             for (shape, axis) in [(vec![n], 0), (vec![3, n], 1), (vec![n, 3], 0), (vec![2, n, 3], 1)] {
                 let x = || [Input::noise(dtype, &shape, (-8.0, 8.0), n as u32)];
@@ -296,7 +296,7 @@ fn softmax_agrees() {
 fn normalisations_agree() {
     let mut cases = Vec::new();
     let scaled = |row: &[f64], by: f64| row.iter().map(|v| v / by).collect::<Vec<_>>();
-    for dtype in [DType::F32, DType::F16] {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
         for n in SIZES {
             let make = |shape: &[usize], seed| Input::noise(dtype, shape, (-2.0, 3.0), seed);
             let name = |op| format!("{op} {dtype} {n}");

@@ -7,7 +7,7 @@ use super::host::Array;
 use super::table::{Case, Input, agree, layouts};
 
 const UNIT: (f64, f64) = (-1.0, 1.0);
-const FLOATS: [DType; 2] = [DType::F32, DType::F16];
+const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 fn noise(dtype: DType, shape: &[usize], seed: u32) -> Input {
     Input::noise(dtype, shape, UNIT, seed)

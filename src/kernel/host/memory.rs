@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use half::{bf16, f16};
 use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 
 use crate::ir::{BlockFormat, DType, Layout};
 use crate::kernel::host::CpuPool;

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::meets;
 use crate::figures::UnfusedReason;
-use crate::ir::{DType, Expr, Layout, Operand, Program, Shape, Source};
+use crate::ir::{Expr, Layout, Operand, Program, Shape, Source};
 use crate::kernel::{Fused, MapKernel, Step, merge_axes};
 use crate::plan::values::find_or_push;
 
