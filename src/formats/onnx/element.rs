@@ -216,6 +216,7 @@ impl ElementType {
         match dtype {
             DType::F32 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => Self::Float32,
             DType::F16 => Self::Float16,
+            DType::BF16 => Self::Bfloat16,
             DType::I32 => Self::Int32,
             DType::U32 => Self::Uint32,
             DType::I8 => Self::Int8,
