@@ -1,7 +1,22 @@
 //! The operators, one file per family. Each family has a list; [`find`] looks an operator up by domain and name.
 
+mod attention;
+mod binary;
+mod einsum;
 mod elementwise;
+mod generate;
+mod indexing;
+mod loss;
+mod matmul;
+mod norm;
+mod quantise;
+mod recurrent;
+mod reduce;
+mod resample;
 mod shapes;
+mod signal;
+mod types;
+mod windows;
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -94,7 +109,26 @@ const CONTROL: &[Operator] = &[
 ];
 
 /// All families.
-const FAMILIES: &[&[Operator]] = &[CONTROL, elementwise::OPERATORS, shapes::OPERATORS];
+const FAMILIES: &[&[Operator]] = &[
+    CONTROL,
+    attention::OPERATORS,
+    binary::OPERATORS,
+    einsum::OPERATORS,
+    elementwise::OPERATORS,
+    generate::OPERATORS,
+    indexing::OPERATORS,
+    loss::OPERATORS,
+    matmul::OPERATORS,
+    norm::OPERATORS,
+    quantise::OPERATORS,
+    recurrent::OPERATORS,
+    reduce::OPERATORS,
+    resample::OPERATORS,
+    shapes::OPERATORS,
+    signal::OPERATORS,
+    types::OPERATORS,
+    windows::OPERATORS,
+];
 
 /// All operators.
 pub(crate) fn all() -> impl Iterator<Item = &'static Operator> {
