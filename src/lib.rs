@@ -15,6 +15,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod cpu;
+pub mod crowd;
 mod disk;
 pub mod error;
 mod extract;

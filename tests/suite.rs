@@ -6,6 +6,7 @@ mod architecture;
 mod big_tensors;
 mod budget;
 mod crossing;
+mod crowd;
 mod custom_kernels;
 mod debug_mode;
 mod defects;

@@ -1,5 +1,6 @@
 //! Errors, one enum per phase.
 
+mod crowd;
 mod fault;
 mod image;
 mod kernel;
@@ -8,6 +9,7 @@ mod read;
 mod run;
 mod tensor;
 
+pub use crowd::CrowdError;
 pub use fault::TensorFault;
 pub use image::ImageError;
 pub use kernel::KernelError;

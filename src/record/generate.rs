@@ -37,7 +37,6 @@ impl TensorCommands<'_, '_> {
     }
 
     /// Host values on a backend. A constant is part of the plan; other values are uploaded with every recording.
-    #[cfg(feature = "onnx")]
     #[track_caller]
     pub(crate) fn host_value(&self, backend: Backend, data: &TensorData, constant: bool) -> OpResult<TensorValue<'_>> {
         const OP: &str = "host values";

@@ -42,6 +42,13 @@ pub struct TensorValue<'a> {
     pub(super) commands: PhantomData<&'a ()>,
 }
 
+impl TensorValue<'_> {
+    /// The backend that computes the value.
+    pub fn backend(&self) -> Backend {
+        self.backend
+    }
+}
+
 /// Any operand of an op.
 #[derive(Clone, Debug)]
 pub enum TensorOperand<'a> {
