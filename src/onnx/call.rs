@@ -189,6 +189,11 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Where the model's weights are.
+    pub(crate) fn backend(&self) -> Backend {
+        self.backend
+    }
+
     /// A number as a rank-0 value on the model's backend.
     pub(crate) fn number(&self, value: f64, dtype: DType) -> TensorValue<'a> {
         self.ops.number_value(self.backend, value, dtype)

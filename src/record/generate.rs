@@ -2,6 +2,8 @@
 
 use super::{Arg, Recorder, TensorCommands, TensorOperand, TensorValue};
 use crate::error::{OpError, OpResult};
+#[cfg(feature = "onnx")]
+use crate::ir::UnaryOp;
 use crate::ir::{Backend, BinaryOp, DType, NodeId, Shape};
 #[cfg(feature = "onnx")]
 use crate::tensor::TensorData;
@@ -62,6 +64,35 @@ impl TensorCommands<'_, '_> {
         let rec = &mut self.recorder();
         let node = rec.begin(backend, "number").number(value, dtype);
         rec.value(backend, node)
+    }
+
+    /// 0, 1, 2, … as `i32 [count]` on a backend.
+    #[cfg(feature = "onnx")]
+    #[track_caller]
+    pub(crate) fn steps_value(&self, backend: Backend, count: usize) -> OpResult<TensorValue<'_>> {
+        const OP: &str = "steps";
+        let rec = &mut self.recorder();
+        let node = rec.begin(backend, OP).iota(count);
+        rec.sized(OP, backend, node)
+    }
+
+    /// Random f32 on a backend: uniform in [0, 1), or normal. The seed is a parameter, not part of the plan.
+    #[cfg(feature = "onnx")]
+    #[track_caller]
+    pub(crate) fn random_value(
+        &self,
+        backend: Backend,
+        normal: bool,
+        shape: Shape,
+        seed: u32,
+    ) -> OpResult<TensorValue<'_>> {
+        const OP: &str = "random";
+        let function = if normal { UnaryOp::RandomNormal } else { UnaryOp::RandomUniform };
+        let rec = &mut self.recorder();
+        let part = rec.begin(backend, OP);
+        let flat = part.random(function, shape.elements(), seed);
+        let node = part.reshape(flat, &shape);
+        rec.sized(OP, backend, node)
     }
 
     /// `count` numbers: `start`, `start + step`, ….

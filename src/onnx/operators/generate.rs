@@ -18,8 +18,7 @@ pub(super) const OPERATORS: &[Operator] = &[
 impl<'a> Call<'a> {
     /// The numbers 0, 1, … as i32, on the model's backend.
     pub(super) fn steps(&self, count: usize) -> Result<TensorValue<'a>, Stop> {
-        let Ok(last) = i32::try_from(count) else { return failed(format!("{count} positions are too many")) };
-        self.constant(HostTensor::from_i32(&(0..last).collect::<Vec<_>>(), [count])?)
+        Ok(self.ops.steps_value(self.backend(), count)?)
     }
 }
 

@@ -8,8 +8,10 @@ mod generate;
 mod indexing;
 mod loss;
 mod matmul;
+mod microsoft;
 mod norm;
 mod quantise;
+mod random;
 mod recurrent;
 mod reduce;
 mod resample;
@@ -121,6 +123,7 @@ const FAMILIES: &[&[Operator]] = &[
     matmul::OPERATORS,
     norm::OPERATORS,
     quantise::OPERATORS,
+    random::OPERATORS,
     recurrent::OPERATORS,
     reduce::OPERATORS,
     resample::OPERATORS,
@@ -132,7 +135,7 @@ const FAMILIES: &[&[Operator]] = &[
 
 /// All operators.
 pub(crate) fn all() -> impl Iterator<Item = &'static Operator> {
-    FAMILIES.iter().flat_map(|family| family.iter())
+    FAMILIES.iter().chain(&microsoft::FAMILIES).flat_map(|family| family.iter())
 }
 
 /// The operator with this name, or why there is none.

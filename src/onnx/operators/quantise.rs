@@ -59,7 +59,7 @@ pub(super) fn saturated<'a>(
 }
 
 /// The type of the zero point, or what the attribute says, or `uint8`.
-fn quantize<'a>(call: &Call<'a>) -> Outputs<'a> {
+pub(super) fn quantize<'a>(call: &Call<'a>) -> Outputs<'a> {
     let to = match call.value(2) {
         Some(_) => call.type_of(2)?,
         None => match call.int("output_dtype", 0) {
@@ -76,7 +76,7 @@ fn quantize<'a>(call: &Call<'a>) -> Outputs<'a> {
     one(saturated(call, scaled, zero, to)?, to)
 }
 
-fn dequantize<'a>(call: &Call<'a>) -> Outputs<'a> {
+pub(super) fn dequantize<'a>(call: &Call<'a>) -> Outputs<'a> {
     let to = match call.int("output_dtype", 0) {
         0 => call.type_of(1)?,
         code => match ElementType::from_code(code) {
