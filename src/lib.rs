@@ -14,6 +14,10 @@
 // Only the library: tests and benchmarks may panic.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+// Unit tests share the list of ops with the tests of `tests/`, which see the crate from outside.
+#[cfg(test)]
+extern crate self as bevy_tensor_compute;
+
 mod cpu;
 pub mod crowd;
 mod disk;

@@ -38,6 +38,19 @@ macro_rules! kernels {
             }
         }
 
+        #[cfg(test)]
+        impl Kernel {
+            /// The names of all kernels in the list.
+            pub(crate) const LIST: &[&str] = &[$(stringify!($name)),*];
+
+            /// The kernel's name in the list.
+            pub(crate) fn listed_as(&self) -> &'static str {
+                match self {
+                    $( Kernel::$name(_) => stringify!($name), )*
+                }
+            }
+        }
+
         /// Decides how a node is lowered. `bring` returns an input in the form that a kernel needs. Other ops fetch
         /// their inputs themselves.
         pub(crate) fn lowering<'a>(

@@ -55,7 +55,7 @@ pub(crate) enum Variant {
 pub(crate) type Variants = SmallVec<[Variant; 12]>;
 
 /// All variants except tiles in registers, for parsing names.
-const ALL: &[Variant] = &{
+pub(super) const ALL: &[Variant] = &{
     use Variant::*;
     [
         Tiled { rows: 32, slices: 1 },

@@ -7,8 +7,13 @@ use crate::kernel::{Access, Caps, Kernel, Launch, MatMulKernel, ReduceKernel, So
 
 /// Fails if the text of a launch is invalid.
 pub(super) fn check(launch: &Launch) {
-    let module = naga::front::wgsl::parse_str(&launch.wgsl)
-        .unwrap_or_else(|e| panic!("{}\n{}", e.emit_to_string(&launch.wgsl), launch.wgsl));
+    check_text(launch.name, &launch.wgsl);
+}
+
+/// Fails if the text is not valid.
+pub(super) fn check_text(name: &str, wgsl: &str) {
+    let module =
+        naga::front::wgsl::parse_str(wgsl).unwrap_or_else(|e| panic!("{name}: {}\n{wgsl}", e.emit_to_string(wgsl)));
     use naga::valid::Capabilities;
     // Packing f16 is core WebGPU. Naga makes it a capability only because of old OpenGL versions.
     let capabilities = Capabilities::default()
@@ -20,9 +25,9 @@ pub(super) fn check(launch: &Launch) {
     validator
         .subgroup_stages(naga::valid::ShaderStages::COMPUTE)
         .subgroup_operations(naga::valid::SubgroupOperationSet::all());
-    validator.validate(&module).unwrap_or_else(|e| panic!("{}\n{}", e.emit_to_string(&launch.wgsl), launch.wgsl));
+    validator.validate(&module).unwrap_or_else(|e| panic!("{name}: {}\n{wgsl}", e.emit_to_string(wgsl)));
     for entry in &module.entry_points {
-        uniformity::check(&module, entry).unwrap_or_else(|e| panic!("{}: {e}\n{}", launch.name, launch.wgsl));
+        uniformity::check(&module, entry).unwrap_or_else(|e| panic!("{name}: {e}\n{wgsl}"));
     }
 }
 

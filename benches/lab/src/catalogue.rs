@@ -1,0 +1,85 @@
+//! The texts of the kernels, as the library's own tests list them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::Result;
+
+/// One kernel in one form.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Text {
+    pub kernel: String,
+    /// The form. Empty for kernels of one form.
+    pub form: String,
+    /// The recorded work that it is for.
+    pub case: String,
+    /// The classes of adapters that may run it.
+    pub adapters: Vec<String>,
+    /// Whether wgpu adds its runtime checks.
+    pub checked: bool,
+    pub wgsl: String,
+}
+
+impl Text {
+    /// Kernel, form and work in a line.
+    pub fn name(&self) -> String {
+        let form = if self.form.is_empty() { String::new() } else { format!(" [{}]", self.form) };
+        format!("{}{form}: {}", self.kernel, self.case)
+    }
+
+    /// Whether only software adapters run it.
+    pub fn is_software(&self) -> bool {
+        self.adapters.iter().all(|adapter| adapter.starts_with("software"))
+    }
+}
+
+/// The file that `KERNEL_TEXTS` names. Without it, has the library's tests write one to `place`.
+pub fn file(place: &Path) -> Result<PathBuf> {
+    match std::env::var_os("KERNEL_TEXTS") {
+        Some(path) => Ok(path.into()),
+        None => write(place).map(|()| place.to_owned()),
+    }
+}
+
+/// The folder of the library.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn write(path: &Path) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["test", "--quiet", "--package", "bevy_tensor_compute", "--lib", "catalogue"])
+        .current_dir(root())
+        .env("KERNEL_TEXTS", path)
+        .output()?;
+    if output.status.success() && path.exists() {
+        return Ok(());
+    }
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    Err(format!("the library's test `catalogue` has failed:\n{said}").into())
+}
+
+/// Reads a file of kernels.
+pub fn read(path: &Path) -> Result<Vec<Text>> {
+    let bytes = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let entries: Value = serde_json::from_slice(&bytes)?;
+    let texts: Option<Vec<Text>> = entries.as_array().and_then(|entries| entries.iter().map(text).collect());
+    let texts = texts.ok_or_else(|| format!("{} is no list of kernels", path.display()))?;
+    if texts.is_empty() { Err(format!("{} has no kernels", path.display()).into()) } else { Ok(texts) }
+}
+
+fn text(entry: &Value) -> Option<Text> {
+    let string = |name: &str| Some(entry.get(name)?.as_str()?.to_owned());
+    let adapters = entry.get("adapters")?.as_array()?;
+    Some(Text {
+        kernel: string("kernel")?,
+        form: string("form")?,
+        case: string("case")?,
+        adapters: adapters.iter().map(|adapter| Some(adapter.as_str()?.to_owned())).collect::<Option<_>>()?,
+        checked: entry.get("checked")?.as_bool()?,
+        wgsl: string("wgsl")?,
+    })
+}
