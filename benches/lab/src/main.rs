@@ -119,10 +119,7 @@ fn compile<'a>(radv: &Radv, texts: &[&'a Text]) -> (Vec<Row<'a>>, Vec<String>) {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
         while let Some(&text) = texts.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let compiled = translate::read(text)
-                .and_then(|kernel| kernel.spirv().map(|spirv| (kernel, spirv)))
-                .map_err(Into::into)
-                .and_then(|(kernel, spirv)| radv.compile(&kernel, &spirv));
+            let compiled = translate_and_compile(radv, text);
             done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((text, compiled));
         }
     };
@@ -135,11 +132,22 @@ fn compile<'a>(radv: &Radv, texts: &[&'a Text]) -> (Vec<Row<'a>>, Vec<String>) {
     let (mut rows, mut errors) = (Vec::new(), Vec::new());
     for (text, compiled) in done {
         match compiled {
-            Ok(compiled) => rows.push(Row { text, hot: hottest(&compiled.assembly), compiled }),
+            Ok(Some(compiled)) => rows.push(Row { text, hot: hottest(&compiled.assembly), compiled }),
+            // The chip never gets it.
+            Ok(None) => {}
             Err(error) => errors.push(format!("{}: {error}", text.name())),
         }
     }
     (rows, errors)
+}
+
+/// `None` if the kernel needs what the chip does not have.
+fn translate_and_compile(radv: &Radv, text: &Text) -> Result<Option<Compiled>> {
+    let kernel = translate::read(text)?;
+    if kernel.needs.halves && !radv.halves {
+        return Ok(None);
+    }
+    radv.compile(&kernel, &kernel.spirv()?).map(Some)
 }
 
 /// The columns of the table, by the driver's names.

@@ -76,6 +76,8 @@ pub struct Radv {
     pub name: String,
     /// Name and version of the driver.
     pub driver: String,
+    /// Whether the chip has 16-bit floats.
+    pub halves: bool,
 }
 
 impl Radv {
@@ -97,15 +99,24 @@ impl Radv {
         let name = text(&properties.properties.device_name);
         let driver = format!("{} {}", text(&about.driver_name), text(&about.driver_info));
 
-        // All features of the core, and what the kernels may need.
+        // All features that the chip has and the kernels may need.
+        let mut storage = vk::PhysicalDeviceVulkan11Features::default();
+        let mut types = vk::PhysicalDeviceVulkan12Features::default();
+        let mut more = vk::PhysicalDeviceVulkan13Features::default();
+        let mut features =
+            vk::PhysicalDeviceFeatures2::default().push_next(&mut storage).push_next(&mut types).push_next(&mut more);
         // SAFETY: as above.
-        let features = unsafe { instance.get_physical_device_features(physical) };
-        let mut storage = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(true);
-        let mut types = vk::PhysicalDeviceVulkan12Features::default().shader_float16(true).shader_int8(true);
+        unsafe { instance.get_physical_device_features2(physical, &mut features) };
+        let features = features.features;
+        let halves = types.shader_float16 != 0 && storage.storage_buffer16_bit_access != 0;
+        let on = |available: vk::Bool32| available != 0;
+        let mut storage = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(halves);
+        let mut types =
+            vk::PhysicalDeviceVulkan12Features::default().shader_float16(halves).shader_int8(on(types.shader_int8));
         let mut more = vk::PhysicalDeviceVulkan13Features::default()
-            .shader_integer_dot_product(true)
-            .shader_zero_initialize_workgroup_memory(true)
-            .subgroup_size_control(true);
+            .shader_integer_dot_product(on(more.shader_integer_dot_product))
+            .shader_zero_initialize_workgroup_memory(on(more.shader_zero_initialize_workgroup_memory))
+            .subgroup_size_control(on(more.subgroup_size_control));
         let mut wanted =
             vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default().pipeline_executable_info(true);
         let queues = [vk::DeviceQueueCreateInfo::default().queue_priorities(&[1.0])];
@@ -121,7 +132,7 @@ impl Radv {
         // SAFETY: as above.
         let device = unsafe { instance.create_device(physical, &create, None)? };
         let executables = ash::khr::pipeline_executable_properties::Device::new(&instance, &device);
-        Ok(Self { device, executables, instance, _entry: entry, name, driver })
+        Ok(Self { device, executables, instance, _entry: entry, name, driver, halves })
     }
 
     /// Compiles a kernel.
