@@ -1,4 +1,4 @@
-//! The texts of the kernels, as the library's own tests list them.
+//! The list of kernel texts, which a unit test of the library writes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use crate::Result;
 
-/// One kernel in one form.
+/// One kernel in one variant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Text {
     pub kernel: String,
-    /// The form. Empty for kernels of one form.
-    pub form: String,
-    /// The recorded work that it is for.
+    /// Empty if the kernel has only one.
+    pub variant: String,
+    /// The recorded work that needs it.
     pub case: String,
     /// The classes of adapters that may run it.
     pub adapters: Vec<String>,
@@ -23,10 +23,10 @@ pub struct Text {
 }
 
 impl Text {
-    /// Kernel, form and work in a line.
+    /// Kernel, variant and recorded work in one line.
     pub fn name(&self) -> String {
-        let form = if self.form.is_empty() { String::new() } else { format!(" [{}]", self.form) };
-        format!("{}{form}: {}", self.kernel, self.case)
+        let variant = if self.variant.is_empty() { String::new() } else { format!(" [{}]", self.variant) };
+        format!("{}{variant}: {}", self.kernel, self.case)
     }
 
     /// Whether only software adapters run it.
@@ -35,7 +35,7 @@ impl Text {
     }
 }
 
-/// The file that `KERNEL_TEXTS` names. Without it, has the library's tests write one to `place`.
+/// The list that `KERNEL_TEXTS` names. Without it, runs the library's test, which writes one to `place`.
 pub fn file(place: &Path) -> Result<PathBuf> {
     match std::env::var_os("KERNEL_TEXTS") {
         Some(path) => Ok(path.into()),
@@ -59,15 +59,15 @@ fn write(path: &Path) -> Result<()> {
         return Ok(());
     }
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    Err(format!("the library's test `catalogue` has failed:\n{said}").into())
+    Err(format!("the library's test `catalogue` failed:\n{said}").into())
 }
 
-/// Reads a file of kernels.
+/// Reads a list of kernels.
 pub fn read(path: &Path) -> Result<Vec<Text>> {
     let bytes = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let entries: Value = serde_json::from_slice(&bytes)?;
     let texts: Option<Vec<Text>> = entries.as_array().and_then(|entries| entries.iter().map(text).collect());
-    let texts = texts.ok_or_else(|| format!("{} is no list of kernels", path.display()))?;
+    let texts = texts.ok_or_else(|| format!("{} is not a list of kernels", path.display()))?;
     if texts.is_empty() { Err(format!("{} has no kernels", path.display()).into()) } else { Ok(texts) }
 }
 
@@ -76,7 +76,7 @@ fn text(entry: &Value) -> Option<Text> {
     let adapters = entry.get("adapters")?.as_array()?;
     Some(Text {
         kernel: string("kernel")?,
-        form: string("form")?,
+        variant: string("variant")?,
         case: string("case")?,
         adapters: adapters.iter().map(|adapter| Some(adapter.as_str()?.to_owned())).collect::<Option<_>>()?,
         checked: entry.get("checked")?.as_bool()?,

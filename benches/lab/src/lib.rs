@@ -1,13 +1,16 @@
-//! The kernels of `bevy_tensor_compute` in the hands of other compilers.
+//! Compiles the kernels of `bevy_tensor_compute` with other compilers.
 //!
-//! [`catalogue`] has the texts: every built-in kernel in every form. [`translate`] makes of a text what wgpu's backends would: SPIR-V, MSL, HLSL,
-//! GLSL. [`radv`] compiles SPIR-V with AMD's compiler, on a device without hardware, and [`loops`] reads its machine code. This crate does not depend
-//! on the library, because the languages that naga writes here would have Bevy built once more.
+//! [`catalogue`] reads the list of texts: every built-in kernel in every variant. [`translate`] translates a text as
+//! the backends of wgpu would: to SPIR-V, MSL, HLSL and GLSL. [`radv`] compiles SPIR-V with AMD's compiler on a device
+//! without hardware, and [`loops`] analyses the machine code.
+//!
+//! This crate does not depend on the library. The extra languages are features of naga, and with them Bevy would be
+//! built a second time.
 
 pub mod catalogue;
 pub mod loops;
 pub mod radv;
 pub mod translate;
 
-/// An error with a text for the user.
+/// A result with an error message for the user.
 pub type Result<T> = core::result::Result<T, Box<dyn core::error::Error + Send + Sync>>;

@@ -1,10 +1,10 @@
-//! Reads machine code: the loop that most of the time is spent in, and how much of it is arithmetic.
+//! Finds the hottest loop in machine code and counts its instructions.
 
 /// The hottest loop of a kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HotLoop {
     pub instructions: usize,
-    /// Fused multiply-adds and dot products. A packed one counts once.
+    /// Multiply-adds and dot products. A packed instruction counts once.
     pub fma: usize,
     /// Loads and stores of buffers.
     pub memory: usize,
@@ -31,7 +31,7 @@ enum Line<'a> {
 
 fn lines(assembly: &str) -> impl Iterator<Item = Line<'_>> {
     assembly.lines().filter_map(|line| {
-        // Behind the semicolon are the bytes.
+        // The encoding follows the semicolon.
         let line = line.split([';', '/']).next().unwrap_or_default().trim();
         if let Some(label) = line.strip_suffix(':') {
             return (!label.contains(' ')).then_some(Line::Label(label));
@@ -42,13 +42,13 @@ fn lines(assembly: &str) -> impl Iterator<Item = Line<'_>> {
     })
 }
 
-/// The innermost loop with most multiply-adds; of those without any, the longest. `None` if there is no loop.
+/// The innermost loop with the most multiply-adds, or the longest one if none has any. `None` without a loop.
 ///
-/// How often a loop turns is not in the code. Loops within others are taken to be hotter.
+/// The code does not tell how often a loop runs. Inner loops are assumed to be hotter than outer ones.
 pub fn hottest(assembly: &str) -> Option<HotLoop> {
     let lines: Vec<Line> = lines(assembly).collect();
     let place = |label: &str| lines.iter().position(|line| *line == Line::Label(label));
-    // A loop is what lies between a label and a jump back to it.
+    // A loop is the code between a label and a jump back to it.
     let jumps = lines.iter().enumerate().filter_map(|(end, line)| match line {
         Line::Instruction(name, target) if name.contains("branch") => {
             let start = place(target.split(',').next_back()?.trim())?;
@@ -70,7 +70,7 @@ fn count(lines: &[Line]) -> HotLoop {
         let Line::Instruction(name, _) = line else { continue };
         found.instructions += 1;
         let is = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
-        // RDNA 3 does two in one instruction: `v_dual_fmac_f32 … :: v_dual_fmac_f32 …`.
+        // RDNA 3 encodes two in one instruction: `v_dual_fmac_f32 … :: v_dual_fmac_f32 …`.
         found.fma +=
             usize::from(is(&["v_fma", "v_mac", "v_mad", "v_pk_fma", "v_pk_mad", "v_dot", "v_dual_fma", "v_wmma"]));
         found.memory +=

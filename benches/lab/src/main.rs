@@ -1,6 +1,6 @@
-//! What AMD's compiler makes of the kernels, without an AMD GPU: registers, spills, occupancy, cycles by its own model.
+//! Prints what AMD's compiler reports about the kernels: registers, spills, occupancy, estimated cycles.
 //!
-//! `cargo run -p lab -- [FILTER…] [--family navi21] [--all] [--json FILE] [--asm]`
+//! `cargo run -p lab -- --help` lists the options.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -12,22 +12,22 @@ use lab::radv::{self, Compiled, FAMILIES, Radv};
 use lab::{Result, translate};
 
 const HELP: &str = "\
-Compiles the kernels of bevy_tensor_compute with Mesa's RADV for an AMD chip that need not be there.
+Compiles the kernels of bevy_tensor_compute for an AMD chip with Mesa's RADV. No AMD GPU is needed.
 
 cargo run -p lab -- [FILTER...] [OPTIONS]
 
-FILTER          Only kernels whose name, form and work contain all of these texts.
+FILTER          Only kernels whose name, variant and recorded work contain all of these strings.
 --family CHIP   navi21 (RDNA 2, default), navi10 (RDNA 1), gfx1100 (RDNA 3), vega10 (GCN 5), polaris10 (GCN 4).
---all           Also forms that only software adapters choose.
+--all           Also variants that only software adapters use.
 --json FILE     Writes the rows as JSON.
---asm           Prints the machine code too.
---wgsl          Prints the source too.
+--asm           Also prints the machine code.
+--wgsl          Also prints the source.
 
-KERNEL_TEXTS    A file of kernels. Without it, the library's test `catalogue` makes one.
-LAB_RADV        The driver's description for the Vulkan loader, if it is not where Debian has it.";
+KERNEL_TEXTS    A list of kernels. By default the library's test `catalogue` writes one.
+LAB_RADV        The driver manifest for the Vulkan loader. By default Debian's.";
 
-/// What every figure is.
-const NOTE: &str = "Estimates of the compiler, for a chip that is not there: nothing was run or measured.";
+/// Applies to every figure.
+const NOTE: &str = "All figures are the compiler's estimates. Nothing was run or measured.";
 
 #[derive(Default)]
 struct Arguments {
@@ -39,7 +39,7 @@ struct Arguments {
     source: bool,
 }
 
-/// `None` if help is wanted.
+/// `None` if help was requested.
 fn arguments(mut given: impl Iterator<Item = String>) -> Result<Option<Arguments>> {
     let mut arguments = Arguments { family: FAMILIES[0].0.to_owned(), ..Default::default() };
     while let Some(argument) = given.next() {
@@ -51,13 +51,13 @@ fn arguments(mut given: impl Iterator<Item = String>) -> Result<Option<Arguments
             "--all" => arguments.all = true,
             "--asm" => arguments.assembly = true,
             "--wgsl" => arguments.source = true,
-            option if option.starts_with("--") => return Err(format!("there is no option {option}\n\n{HELP}").into()),
+            option if option.starts_with("--") => return Err(format!("unknown option {option}\n\n{HELP}").into()),
             _ => arguments.filters.push(argument),
         }
     }
     if !FAMILIES.iter().any(|family| family.0 == arguments.family) {
         let known: Vec<&str> = FAMILIES.iter().map(|family| family.0).collect();
-        return Err(format!("\"{}\" is none of the chips {}", arguments.family, known.join(", ")).into());
+        return Err(format!("unknown chip \"{}\"; known chips: {}", arguments.family, known.join(", ")).into());
     }
     Ok(Some(arguments))
 }
@@ -88,7 +88,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let driver = radv::driver().ok_or("RADV is not installed: it is in Debian's package mesa-vulkan-drivers")?;
     let place = std::env::temp_dir().join(format!("kernel_texts_{}.json", std::process::id()));
     let texts = catalogue::file(&place).and_then(|path| catalogue::read(&path));
-    // It is there only if it was written here. If it cannot be removed, a temporary file stays behind.
+    // Exists only if it was written here. If it cannot be removed, a temporary file stays behind.
     let _ = std::fs::remove_file(&place);
     let texts = texts?;
     let wanted = |text: &&Text| {
@@ -97,7 +97,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     };
     let texts: Vec<&Text> = texts.iter().filter(wanted).collect();
     for (name, value) in radv::environment(&driver, &arguments.family) {
-        // SAFETY: no thread has been started yet that could read the environment.
+        // SAFETY: no other thread is running that could read the environment.
         unsafe { std::env::set_var(name, value) };
     }
     let radv = Radv::open()?;
@@ -114,7 +114,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n").into()) }
 }
 
-/// Compiles all texts on all cores. Gives what compiled, in order, and the errors of the rest.
+/// Compiles all texts on all cores. Returns the compiled kernels in order, and the errors.
 fn compile<'a>(radv: &Radv, texts: &[&'a Text]) -> (Vec<Row<'a>>, Vec<String>) {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
@@ -128,12 +128,12 @@ fn compile<'a>(radv: &Radv, texts: &[&'a Text]) -> (Vec<Row<'a>>, Vec<String>) {
         (0..threads).for_each(|_| drop(scope.spawn(work)));
     });
     let mut done = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    done.sort_by_key(|(text, _)| (&text.kernel, &text.form, &text.case));
+    done.sort_by_key(|(text, _)| (&text.kernel, &text.variant, &text.case));
     let (mut rows, mut errors) = (Vec::new(), Vec::new());
     for (text, compiled) in done {
         match compiled {
             Ok(Some(compiled)) => rows.push(Row { text, hot: hottest(&compiled.assembly), compiled }),
-            // The chip never gets it.
+            // The chip never runs it.
             Ok(None) => {}
             Err(error) => errors.push(format!("{}: {error}", text.name())),
         }
@@ -141,7 +141,7 @@ fn compile<'a>(radv: &Radv, texts: &[&'a Text]) -> (Vec<Row<'a>>, Vec<String>) {
     (rows, errors)
 }
 
-/// `None` if the kernel needs what the chip does not have.
+/// `None` if the kernel needs a feature that the chip does not have.
 fn translate_and_compile(radv: &Radv, text: &Text) -> Result<Option<Compiled>> {
     let kernel = translate::read(text)?;
     if kernel.needs.halves && !radv.halves {
@@ -150,7 +150,7 @@ fn translate_and_compile(radv: &Radv, text: &Text) -> Result<Option<Compiled>> {
     radv.compile(&kernel, &kernel.spirv()?).map(Some)
 }
 
-/// The columns of the table, by the driver's names.
+/// Columns of the table, and the driver's names of the statistics.
 const COLUMNS: [(&str, &str); 9] = [
     ("vgpr", "VGPRs"),
     ("sgpr", "SGPRs"),
@@ -186,7 +186,7 @@ fn print(rows: &[Row], arguments: &Arguments) {
 }
 
 fn json(row: &Row) -> serde_json::Value {
-    let Text { kernel, form, case, adapters, .. } = row.text;
+    let Text { kernel, variant, case, adapters, .. } = row.text;
     let hot = row.hot.map(|hot| {
         let HotLoop { instructions, fma, memory, shared, waits } = hot;
         serde_json::json!({
@@ -195,7 +195,7 @@ fn json(row: &Row) -> serde_json::Value {
         })
     });
     serde_json::json!({
-        "kernel": kernel, "form": form, "case": case, "adapters": adapters, "hot_loop": hot,
+        "kernel": kernel, "variant": variant, "case": case, "adapters": adapters, "hot_loop": hot,
         "statistics": row.compiled.statistics,
     })
 }

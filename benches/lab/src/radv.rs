@@ -1,6 +1,7 @@
-//! AMD's compiler without an AMD GPU: RADV, the Vulkan driver of Mesa, has a device without hardware that compiles pipelines and runs nothing.
+//! Compiles with AMD's compiler without an AMD GPU. RADV, Mesa's Vulkan driver, has a device without hardware that
+//! compiles pipelines and runs nothing.
 //!
-//! All figures are what the compiler says of its own code. Cycles are its model's, not measurements.
+//! All figures are the compiler's statements about its own code. Cycles come from its cost model and are not measured.
 
 use core::ffi::{CStr, c_char};
 use std::collections::BTreeMap;
@@ -12,11 +13,11 @@ use ash::vk;
 use crate::Result;
 use crate::translate::{ENTRY, Kernel, Resource};
 
-/// The chips that `--family` takes, with what they are.
+/// The supported chips and their architectures.
 pub const FAMILIES: [(&str, &str); 5] =
     [("navi21", "RDNA 2"), ("navi10", "RDNA 1"), ("gfx1100", "RDNA 3"), ("vega10", "GCN 5"), ("polaris10", "GCN 4")];
 
-/// The description of the driver for Vulkan's loader. `LAB_RADV` names another one. `None` if it is not installed.
+/// The driver manifest for the Vulkan loader. `LAB_RADV` overrides it. `None` if RADV is not installed.
 pub fn driver() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("LAB_RADV") {
         return Some(path.into());
@@ -31,20 +32,20 @@ pub fn driver() -> Option<PathBuf> {
     })
 }
 
-/// The variables that have Vulkan's loader take RADV, and RADV a chip that is not there.
+/// Environment variables that make the Vulkan loader use RADV, and RADV emulate a chip.
 pub fn environment(driver: &Path, family: &str) -> [(&'static str, String); 4] {
     let path = driver.display().to_string();
     [
         ("VK_DRIVER_FILES", path.clone()),
-        // The name that older loaders know.
+        // The name in older loaders.
         ("VK_ICD_FILENAMES", path),
         ("RADV_FORCE_FAMILY", family.to_owned()),
-        // Mesa's layer that sorts devices asks for more than the null device has.
+        // Mesa's device-select layer does not work with the null device.
         ("NODEVICE_SELECT", "1".to_owned()),
     ]
 }
 
-/// What the compiler says of a kernel.
+/// The compiler's report about a kernel.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Compiled {
     /// Its statistics, by the driver's names.
@@ -54,12 +55,12 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// A statistic. `None` if this driver does not have it.
+    /// A statistic by the driver's name. `None` if this driver does not report it.
     pub fn get(&self, name: &str) -> Option<u64> {
         self.statistics.get(name).copied()
     }
 
-    /// Registers that did not fit.
+    /// Number of spilled registers.
     pub fn spills(&self) -> u64 {
         self.get("Spilled VGPRs").unwrap_or(0) + self.get("Spilled SGPRs").unwrap_or(0)
     }
@@ -67,12 +68,11 @@ impl Compiled {
 
 /// The null device.
 pub struct Radv {
-    // Dropped last, as the functions are in it.
     device: ash::Device,
     executables: ash::khr::pipeline_executable_properties::Device,
     instance: ash::Instance,
     _entry: ash::Entry,
-    /// Its name, which tells the chip.
+    /// Name of the device, which contains the chip.
     pub name: String,
     /// Name and version of the driver.
     pub driver: String,
@@ -81,9 +81,9 @@ pub struct Radv {
 }
 
 impl Radv {
-    /// Opens the null device of the chip that the [environment] names.
+    /// Opens the null device. The [environment] selects the chip.
     pub fn open() -> Result<Self> {
-        // SAFETY: the loader is the system's own.
+        // SAFETY: this loads the Vulkan loader of the system.
         let entry = unsafe { ash::Entry::load()? };
         let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_3);
         let create = vk::InstanceCreateInfo::default().application_info(&application);
@@ -91,7 +91,7 @@ impl Radv {
         let instance = unsafe { entry.create_instance(&create, None)? };
         // SAFETY: the instance is alive.
         let physical = unsafe { instance.enumerate_physical_devices()? };
-        let physical = *physical.first().ok_or("RADV shows no device: does this version know the chip?")?;
+        let physical = *physical.first().ok_or("RADV has no device: this version may not know the chip")?;
         let mut about = vk::PhysicalDeviceDriverProperties::default();
         let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut about);
         // SAFETY: the instance is alive, and the chain is of structures that a device of Vulkan 1.2 fills.
@@ -99,7 +99,7 @@ impl Radv {
         let name = text(&properties.properties.device_name);
         let driver = format!("{} {}", text(&about.driver_name), text(&about.driver_info));
 
-        // All features that the chip has and the kernels may need.
+        // Enables the features that kernels may use, as far as the chip has them.
         let mut storage = vk::PhysicalDeviceVulkan11Features::default();
         let mut types = vk::PhysicalDeviceVulkan12Features::default();
         let mut more = vk::PhysicalDeviceVulkan13Features::default();
@@ -154,9 +154,9 @@ impl Radv {
             })
             .collect();
         let entry = CString::new(ENTRY)?;
-        // wgpu allows it on every device with subgroups.
+        // wgpu sets this on every device with subgroups.
         let varying = vk::PipelineShaderStageCreateFlags::ALLOW_VARYING_SUBGROUP_SIZE;
-        // SAFETY: the SPIR-V is naga's; the structures live until the calls return; what is made is destroyed before the device.
+        // SAFETY: naga wrote the SPIR-V, the structures outlive the calls, and the device outlives every object.
         unsafe {
             let module = self.device.create_shader_module(&vk::ShaderModuleCreateInfo::default().code(spirv), None)?;
             let create = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
@@ -196,7 +196,7 @@ impl Radv {
         let mut compiled = Compiled::default();
         // SAFETY: the caller promises it.
         for statistic in unsafe { self.executables.get_pipeline_executable_statistics(&executable)? } {
-            // SAFETY: the format names the member of the union. RADV's are all whole numbers.
+            // SAFETY: the format tells which field of the union is set. All of RADV's are integers.
             let value = match statistic.format {
                 vk::PipelineExecutableStatisticFormatKHR::UINT64 => unsafe { statistic.value.u64 },
                 _ => continue,
@@ -204,14 +204,14 @@ impl Radv {
             compiled.statistics.insert(text(&statistic.name), value);
         }
         let ask = self.executables.fp().get_pipeline_executable_internal_representations_khr;
-        // SAFETY: as above. The first call tells the sizes, the second fills what has a place.
+        // SAFETY: as above. The first call returns the sizes, the second one the data.
         let mut forms = unsafe { self.executables.get_pipeline_executable_internal_representations(&executable)? };
         let mut places: Vec<Vec<u8>> = forms.iter().map(|form| vec![0; form.data_size + 1]).collect();
         for (form, place) in forms.iter_mut().zip(&mut places) {
             form.p_data = place.as_mut_ptr().cast();
         }
         let mut count = forms.len() as u32;
-        // SAFETY: each form has a place of the size that the driver has asked for.
+        // SAFETY: each buffer has the size that the first call returned.
         unsafe { ask(self.device.handle(), &executable, &mut count, forms.as_mut_ptr()).result()? };
         for (form, place) in forms.iter().zip(&places) {
             if text(&form.name) == "Assembly" {
@@ -225,7 +225,7 @@ impl Radv {
 
 impl Drop for Radv {
     fn drop(&mut self) {
-        // SAFETY: nothing that was made of them is left.
+        // SAFETY: all objects of the device have been destroyed.
         unsafe {
             self.device.destroy_device(None);
             self.instance.destroy_instance(None);
@@ -233,7 +233,7 @@ impl Drop for Radv {
     }
 }
 
-/// A text of Vulkan's fixed fields.
+/// Reads a fixed-size string of Vulkan.
 fn text(field: &[c_char]) -> String {
     let bytes: Vec<u8> = field.iter().map(|byte| *byte as u8).collect();
     CStr::from_bytes_until_nul(&bytes).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()

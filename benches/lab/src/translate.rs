@@ -1,4 +1,4 @@
-//! Translates a text to the languages of wgpu's backends, with the options that wgpu uses for it.
+//! Translates a text to the languages of wgpu's backends, with the options that wgpu uses.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -14,7 +14,7 @@ use crate::catalogue::Text;
 /// The entry point of every kernel.
 pub const ENTRY: &str = "main";
 
-/// What a binding holds.
+/// The resource at a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     Uniform,
@@ -24,18 +24,18 @@ pub enum Resource {
     StorageTexture,
 }
 
-/// A text that naga has read and validated.
+/// A parsed and validated text.
 pub struct Kernel {
     module: Module,
     info: ModuleInfo,
     checked: bool,
     /// The bindings of group 0.
     pub bindings: Vec<(u32, Resource)>,
-    /// What not every device has.
+    /// Optional device features that it uses.
     pub needs: Needs,
 }
 
-/// Features that a text uses and that not every device has.
+/// Optional device features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     pub subgroups: bool,
@@ -46,12 +46,13 @@ pub struct Needs {
 }
 
 impl Needs {
+    /// Whether every device can run the text.
     pub fn nothing(self) -> bool {
         self == Self::default()
     }
 }
 
-/// Reads and validates a text. Overrides get the value 1.
+/// Parses and validates a text. Pipeline constants are set to 1.
 pub fn read(text: &Text) -> Result<Kernel, String> {
     let wgsl = &text.wgsl;
     let module = naga::front::wgsl::parse_str(wgsl).map_err(|error| error.emit_to_string(wgsl))?;
@@ -116,7 +117,7 @@ fn needs(module: &Module) -> Needs {
     }
 }
 
-/// naga's writers panic where they do not know what to do.
+/// Turns a panic of one of naga's writers into an error.
 fn caught<T>(write: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(|_| Err("the writer panicked".to_owned()))
 }
@@ -127,7 +128,7 @@ impl Kernel {
         BoundsCheckPolicies { index: policy, buffer: policy, image_load: policy, binding_array: policy }
     }
 
-    /// As wgpu's Vulkan backend writes it for a device of Vulkan 1.3.
+    /// SPIR-V as in wgpu's Vulkan backend on a Vulkan 1.3 device.
     pub fn spirv(&self) -> Result<Vec<u32>, String> {
         let options = spv::Options {
             lang_version: (1, 6),
@@ -152,8 +153,7 @@ impl Kernel {
         caught(|| spv::write_vec(&self.module, &self.info, &options, Some(&entry)).map_err(|error| error.to_string()))
     }
 
-    /// As wgpu's Metal backend writes it. Buffers take the slots of their bindings, and one more slot has the sizes of
-    /// arrays.
+    /// MSL as in wgpu's Metal backend. Buffers use the slots of their bindings. Slot 30 has the array sizes.
     pub fn msl(&self) -> Result<String, String> {
         let target = |(at, variable): (ResourceBinding, &GlobalVariable)| {
             let slot = at.binding as u8;
@@ -187,7 +187,7 @@ impl Kernel {
         caught(|| {
             let (text, info) =
                 msl::write_string(&self.module, &self.info, &options, &pipeline).map_err(|error| error.to_string())?;
-            // What could not be bound is reported by entry point.
+            // Binding errors are reported per entry point.
             info.entry_point_names
                 .into_iter()
                 .try_for_each(|name| name.map(drop))
@@ -196,8 +196,8 @@ impl Kernel {
         })
     }
 
-    /// As wgpu's DirectX backend writes it, in the first shader model that has what the text needs: 5.1 is what the old
-    /// compiler reads.
+    /// HLSL as in wgpu's DirectX backend, for the lowest shader model that supports the text. The FXC compiler supports
+    /// only 5.1.
     pub fn hlsl(&self) -> Result<String, String> {
         let target = |(at, _): (ResourceBinding, &GlobalVariable)| {
             (at, hlsl::BindTarget { space: at.group as u8, register: at.binding, ..Default::default() })
@@ -229,7 +229,7 @@ impl Kernel {
         })
     }
 
-    /// As wgpu's OpenGL backend writes it for OpenGL ES 3.1. `None` if the text needs what that version does not have.
+    /// GLSL as in wgpu's OpenGL backend on OpenGL ES 3.1. `None` if the text needs features beyond that version.
     pub fn glsl(&self) -> Option<Result<String, String>> {
         if !self.needs.nothing() {
             return None;
@@ -247,7 +247,7 @@ impl Kernel {
         };
         Some(caught(|| {
             let mut text = String::new();
-            // OpenGL checks bounds itself, or not at all.
+            // wgpu leaves bounds checks to the driver here.
             let policies = BoundsCheckPolicies {
                 index: BoundsCheckPolicy::Unchecked,
                 buffer: BoundsCheckPolicy::Unchecked,

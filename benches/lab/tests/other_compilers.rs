@@ -1,4 +1,4 @@
-//! Every kernel in every form, given to the compilers of other platforms.
+//! Every kernel in every variant compiles for all backends of wgpu.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ static TEXTS: LazyLock<Vec<(Text, Kernel)>> = LazyLock::new(|| {
     texts.into_iter().map(read).collect()
 });
 
-/// Runs `check` on all texts and fails with the errors of all that have one.
+/// Runs `check` on all texts and fails with all errors. `None` skips a text.
 fn check_all(check: impl Fn(&Text, &Kernel) -> Option<Result<(), String>>) {
     let mut errors = Vec::new();
     let mut checked = 0;
@@ -55,7 +55,7 @@ fn every_kernel_that_needs_no_extension_becomes_glsl_es() {
     check_all(|_, kernel| Some(kernel.glsl()?.map(drop)));
 }
 
-/// Whether a tool is there. If it is not, says so; in CI it must be.
+/// Whether a tool is installed. In CI it must be. Elsewhere, prints that the test is skipped.
 fn has(tool: &str, found: bool, package: &str) -> bool {
     assert!(found || std::env::var_os("CI").is_none(), "{tool} is missing: install {package}");
     if !found {
@@ -86,14 +86,14 @@ fn spirv_val(spirv: &[u32]) -> Result<(), String> {
         .spawn()
         .map_err(|error| error.to_string())?;
     let bytes: Vec<u8> = spirv.iter().flat_map(|word| word.to_le_bytes()).collect();
-    // A validator that stops reading has found an error, which it prints.
+    // Writing fails if the validator stops early. It then prints an error.
     let _ = child.stdin.take().map(|mut stdin| stdin.write_all(&bytes));
     let output = child.wait_with_output().map_err(|error| error.to_string())?;
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     if output.status.success() { Ok(()) } else { Err(said) }
 }
 
-/// Kernels that AMD's compiler must accept without spilling a register, by filter.
+/// Filters of kernels that AMD's compiler must compile without spilling registers.
 const SHORT_LIST: [&[&str]; 8] = [
     &["matmul [tiled 64x1]", "f32 [512, 512], f32 [512, 512]"],
     &["matmul [few]", "f32 [1, 512], f32 [512, 512]"],

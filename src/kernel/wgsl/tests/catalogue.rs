@@ -1,8 +1,11 @@
-//! Every text that a class of adapters may be given: all built-in kernels, in all their forms, for all dtypes. `KERNEL_TEXTS=FILE cargo test --lib
-//! catalogue` writes them to a file, which `benches/lab` gives to other compilers.
+//! Lists every WGSL text that some class of adapters may run: all built-in kernels, in all variants, for all element
+//! types.
 //!
-//! The texts are what the planner makes of recorded ops. The ops are the list that the tests of errors have, with more sizes here, as sizes choose
-//! between forms. A kernel, a form or a file of `assets/kernels` that no text comes from fails the test: add a line to [`SIZES`] or [`MORE`].
+//! The texts are what the planner makes of recorded ops. The ops come from the list that the tests of errors use, with
+//! more sizes, because sizes decide between variants. The test fails if no text comes from some kernel, variant or file
+//! of `assets/kernels`. In that case, add a line to [`SIZES`] or [`MORE`].
+//!
+//! `KERNEL_TEXTS=FILE cargo test --lib catalogue` writes the list to a file, which `benches/lab` reads.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -26,7 +29,7 @@ use crate::tensor::{Generator, Initial, Storage, Tensor, TensorNames};
 #[path = "../../../../tests/op_errors/every_op.rs"]
 mod every_op;
 
-/// Classes of adapters that get different texts, from generous to poor.
+/// Classes of adapters that run different texts.
 pub(super) fn adapters() -> Vec<(&'static str, Caps)> {
     let gpu = Caps {
         subgroup: None,
@@ -40,16 +43,16 @@ pub(super) fn adapters() -> Vec<(&'static str, Caps)> {
     };
     let software = Caps { software: true, ..gpu };
     vec![
-        // Subgroups of several sizes: RDNA, Intel.
+        // Without a fixed subgroup size: RDNA, Intel.
         ("gpu", gpu),
         ("gpu, subgroups of 32", Caps { subgroup: Some(32), ..gpu }),
         ("gpu, subgroups of 64", Caps { subgroup: Some(64), ..gpu }),
         ("browser", Caps { wide: false, halves: false, invocations: 256, workgroup_memory: 16384, ..gpu }),
-        // Less than WebGPU promises.
+        // Below WebGPU's default limits.
         ("small", Caps { wide: false, halves: false, invocations: 64, workgroup_memory: 1024, ..gpu }),
         // SwiftShader.
         ("software, subgroups of 4", Caps { subgroup: Some(4), halves: false, ..software }),
-        // lavapipe by the width of the CPU's vectors.
+        // lavapipe: the size follows the vectors of the CPU.
         ("software, subgroups of 8", Caps { subgroup: Some(8), ..software }),
         ("software, subgroups of 16", Caps { subgroup: Some(16), ..software }),
         ("software", Caps { wide: false, halves: false, ..software }),
@@ -59,7 +62,7 @@ pub(super) fn adapters() -> Vec<(&'static str, Caps)> {
 /// WebGPU's default limits.
 const LIMITS: PlanLimits = PlanLimits { buffers: 8, alignment: 64, binding: 1 << 25, fuse: true };
 
-/// Sizes of ops of the list that choose other forms than those of the list.
+/// More sizes for ops of the list, which lead to other variants.
 const SIZES: &[(&str, &[&[usize]])] = &[
     ("matmul", &[&[512, 512], &[512, 512]]),
     ("matmul", &[&[64, 64], &[64, 2048]]),
@@ -119,7 +122,7 @@ const SIZES: &[(&str, &[&[usize]])] = &[
     ("lstm", &[&[16, 2, 64], &[512, 64], &[512, 128], &[512], &[2, 128], &[2, 128]]),
 ];
 
-/// Work beyond single ops with their default settings: other settings, and ops that share a launch.
+/// Ops with other settings, and ops that share a launch.
 const MORE: &[Row] = &[
     Row {
         name: "conv2d, depthwise",
@@ -187,18 +190,18 @@ const MORE: &[Row] = &[
 /// One text.
 struct Entry {
     kernel: &'static str,
-    /// The form, where the kernel has several.
-    form: String,
-    /// The first recording that it came from.
+    /// Empty if the kernel has only one.
+    variant: String,
+    /// The first recording that needs it.
     case: String,
-    /// The adapters that get it.
+    /// The adapters that may run it.
     adapters: Vec<&'static str>,
     /// Whether wgpu adds its runtime checks.
     checked: bool,
     wgsl: String,
 }
 
-/// The texts, each once.
+/// The texts, without duplicates.
 #[derive(Default)]
 struct Catalogue {
     entries: Vec<Entry>,
@@ -207,7 +210,7 @@ struct Catalogue {
 }
 
 impl Catalogue {
-    /// All texts of a recording.
+    /// Adds all texts of a recording.
     fn add(&mut self, case: &str, part: Part) {
         let plan = PlanCache::new(LIMITS).plan_part(part);
         for step in &plan.steps {
@@ -230,7 +233,7 @@ impl Catalogue {
         let place = *self.places.entry(launch.wgsl).or_insert_with_key(|wgsl| {
             entries.push(Entry {
                 kernel: launch.name,
-                form: launch.variant.map_or_else(String::new, |variant| variant.to_string()),
+                variant: launch.variant.map_or_else(String::new, |variant| variant.to_string()),
                 case: case.to_owned(),
                 adapters: Vec::new(),
                 checked: launch.checked,
@@ -245,7 +248,7 @@ impl Catalogue {
     }
 }
 
-/// A world that ops can be recorded in for a device, though there is none.
+/// A world in which ops are recorded for the GPU, without a device.
 struct Bench {
     world: World,
     state: SystemState<TensorCommands<'static, 'static>>,
@@ -263,7 +266,7 @@ impl Bench {
         Self { world, state }
     }
 
-    /// What `row` records, with all its results stored; or why it does not take such operands.
+    /// Records `row` and stores all its results. An error if the op does not accept the operands.
     fn record(&mut self, row: &Row, shapes: &[&[usize]], dtypes: &[DType]) -> Result<Part, String> {
         let mut operands = Vec::new();
         for (&shape, &dtype) in shapes.iter().zip(dtypes) {
@@ -290,8 +293,8 @@ impl Bench {
     }
 }
 
-/// Every dtype for all operands that may have it, and for all but the first, as weights have types of their own. The first of each list is what the
-/// row surely takes.
+/// Element types of the operands to try: each type for all operands that may have it, and for all but the first one,
+/// because weights have types of their own. The first set is always accepted.
 fn dtype_sets(row: &Row) -> Vec<Vec<DType>> {
     let takes = |takes: Takes, dtype: DType| match takes {
         Takes::Float | Takes::Number | Takes::Any => true,
@@ -347,7 +350,7 @@ fn catalogue() -> Catalogue {
                     let operands: Vec<String> = shapes.iter().zip(dtypes).map(operand).collect();
                     catalogue.add(&format!("{} of {}", row.name, operands.join(", ")), part);
                 }
-                // There is no device to leave.
+                // Without a device there is no other backend.
                 Err(error) => assert!(turn > 0 || row.name == "to_backend", "{shapes:?}: {error}"),
             }
         }
@@ -370,15 +373,15 @@ fn files() -> Vec<(String, String)> {
         .collect()
 }
 
-/// What no text comes from: kernels of the table, forms, files.
+/// Kernels of the table, variants and files that no text comes from.
 fn missing(catalogue: &Catalogue) -> Vec<String> {
     let kernels = Kernel::LIST.iter().filter(|name| **name != "Custom" && !catalogue.kernels.contains(*name));
     let mut missing: Vec<String> = kernels.map(|name| format!("the kernel {name}")).collect();
 
-    let forms: BTreeSet<&str> = catalogue.entries.iter().map(|entry| entry.form.as_str()).collect();
-    let tiles = forms.iter().find(|form| form.starts_with("registers ")).map_or("registers RxQ", |form| form);
+    let found: BTreeSet<&str> = catalogue.entries.iter().map(|entry| entry.variant.as_str()).collect();
+    let tiles = found.iter().find(|name| name.starts_with("registers ")).map_or("registers RxQ", |name| name);
     let names = ALL.iter().map(ToString::to_string).chain([tiles.to_owned()]);
-    missing.extend(names.filter(|name| !forms.contains(name.as_str())).map(|name| format!("the form \"{name}\"")));
+    missing.extend(names.filter(|name| !found.contains(name.as_str())).map(|name| format!("the variant \"{name}\"")));
 
     for (name, text) in files() {
         let first = text.lines().next().expect("a comment").replace("SIDE", "left");
@@ -390,22 +393,23 @@ fn missing(catalogue: &Catalogue) -> Vec<String> {
 }
 
 #[test]
-fn the_catalogue_has_every_kernel_form_and_file_and_every_text_is_valid() {
+fn every_kernel_variant_and_file_is_listed_and_every_text_is_valid() {
     let mut catalogue = catalogue();
-    // What is no kernel of the table: copies between textures and tensors, whose texts are the files, and what custom kernels can import.
+    // Texts that are not in the table: copies between textures and tensors, and the imports of custom kernels.
     let imports = module_text(&MODULES) + "\n@compute @workgroup_size(64) fn main() {}\n";
     let read = include_str!("../../../../assets/kernels/read_image.wgsl").to_owned();
     let write = include_str!("../../../../assets/kernels/write_image.wgsl").to_owned();
     for (kernel, wgsl) in [("read_image", read), ("write_image", write), ("custom", imports)] {
-        let (form, case) = (String::new(), "as it is".to_owned());
+        let (variant, case) = (String::new(), "fixed".to_owned());
         let adapters = adapters().into_iter().map(|adapter| adapter.0).collect();
-        catalogue.entries.push(Entry { kernel, form, case, adapters, checked: true, wgsl });
+        catalogue.entries.push(Entry { kernel, variant, case, adapters, checked: true, wgsl });
     }
     if let Ok(path) = std::env::var("KERNEL_TEXTS") {
         let entry = |entry: &Entry| {
-            let Entry { kernel, form, case, adapters, checked, wgsl } = entry;
+            let Entry { kernel, variant, case, adapters, checked, wgsl } = entry;
             serde_json::json!({
-                "kernel": kernel, "form": form, "case": case, "adapters": adapters, "checked": checked, "wgsl": wgsl,
+                "kernel": kernel, "variant": variant, "case": case, "adapters": adapters, "checked": checked,
+                "wgsl": wgsl,
             })
         };
         let entries: Vec<_> = catalogue.entries.iter().map(entry).collect();
@@ -414,6 +418,6 @@ fn the_catalogue_has_every_kernel_form_and_file_and_every_text_is_valid() {
     let missing = missing(&catalogue);
     assert!(missing.is_empty(), "no text comes from {}; add a line to SIZES or MORE", missing.join(", "));
     for entry in &catalogue.entries {
-        super::texts::check_text(&format!("{} {} ({})", entry.kernel, entry.form, entry.case), &entry.wgsl);
+        super::texts::check_text(&format!("{} {} ({})", entry.kernel, entry.variant, entry.case), &entry.wgsl);
     }
 }
