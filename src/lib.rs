@@ -53,10 +53,10 @@ pub use plugin::{PipelineSettings, TensorComputePlugin, TensorSystems};
 pub mod ops {
     pub use crate::ir::{BinaryOp, UnaryOp};
     pub use crate::record::{
-        AttentionSettings, Axes, ConvSettings, ConvTransposeSettings, CumsumSettings, DepthOrder, KernelInputs, LAST,
-        OptionalOperand, PadMode, Padding, PoolSettings, ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings,
-        ResizeTo, RopeLayout, RopeSettings, ScatterMode, TensorAxis, TensorCommands, TensorExpression, TensorOperand,
-        TensorValue,
+        AttentionSettings, Axes, ConvSettings, ConvTransposeSettings, CumsumSettings, DepthOrder, GruSettings,
+        KernelInputs, LAST, LstmSettings, OptionalOperand, PadMode, Padding, PoolSettings, RecurrentActivation,
+        ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo, RnnSettings, RopeLayout, RopeSettings,
+        ScatterMode, TensorAxis, TensorCommands, TensorExpression, TensorOperand, TensorValue,
     };
 }
 
@@ -77,9 +77,10 @@ pub mod prelude {
     pub use crate::kernels::{CustomKernel, Dispatch, OutputShape, RegisterTensorKernel, TensorKernel, TensorKernels};
     pub use crate::memory::{MemorySettings, Pinned, TensorLost, TensorMemory};
     pub use crate::ops::{
-        AttentionSettings, Axes, ConvSettings, ConvTransposeSettings, CumsumSettings, DepthOrder, LAST,
-        OptionalOperand, PadMode, Padding, PoolSettings, ResizeMode, ResizeSettings, ResizeTo, RopeLayout,
-        RopeSettings, ScatterMode, TensorAxis, TensorCommands, TensorExpression, TensorOperand, TensorValue,
+        AttentionSettings, Axes, ConvSettings, ConvTransposeSettings, CumsumSettings, DepthOrder, GruSettings, LAST,
+        LstmSettings, OptionalOperand, PadMode, Padding, PoolSettings, RecurrentActivation, ResizeMode, ResizeSettings,
+        ResizeTo, RnnSettings, RopeLayout, RopeSettings, ScatterMode, TensorAxis, TensorCommands, TensorExpression,
+        TensorOperand, TensorValue,
     };
     pub use crate::pipelines::{TensorPipelines, WarmUpStatus, warmed_up};
     pub use crate::readback::{TensorReady, TensorReceiver};

@@ -12,6 +12,7 @@ mod functions;
 mod graph;
 mod op;
 mod operand;
+mod recurrent;
 mod shape;
 mod structure;
 
@@ -31,4 +32,5 @@ pub(crate) use expr::{Expr, Primitive, Program, Reg};
 pub(crate) use graph::{Graph, Node, NodeId};
 pub(crate) use op::{InnerOp, NormKind, Op, OpKind, PoolKind, ReduceKind, ScatterReduce, View, Window};
 pub(crate) use operand::{Operand, Source};
+pub(crate) use recurrent::{Activation, ActivationFunction, Cell, Recurrence};
 pub(crate) use structure::{PartStructure, Structure};

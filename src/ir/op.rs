@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{CustomCall, ElementFunction, Layout};
+use super::{CustomCall, ElementFunction, Layout, Recurrence};
 
 /// What a node does. All fields are structural: ops that differ in them need different plans.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -129,11 +129,11 @@ pub(crate) enum Op {
         causal: bool,
         mask: bool,
     },
-    /// One direction of an LSTM layer. Inputs: `gates [steps, batch, 4·hidden]`, `r [hidden, 4·hidden]`, and the states
-    /// `h` and `c [batch, hidden]`. The gates are the products of the input plus the bias, in the order input, output,
-    /// forget, cell. Output `[steps + 1, batch, hidden]`: the hidden states, then the last cell states.
-    Lstm {
-        reverse: bool,
+    /// One direction of a recurrent layer. Inputs: `gates [steps, batch, gates · hidden]`, the products of the input plus the
+    /// bias, `r [hidden, gates · hidden]`, the state `h [batch, hidden]`, and what the layer has besides. Output `[steps +
+    /// states, batch, hidden]`: the hidden states, then the last hidden state, then the last cell state of an LSTM.
+    Recurrent {
+        layer: Recurrence,
     },
     /// Assembles the output from the inputs. Input `i` is placed at `places[i]`, a view of the contiguous output. With
     /// `fill`, the scalar fills the rest. Without `fill`, the places cover the whole output.
@@ -198,7 +198,7 @@ impl Op {
             | Op::GatherNd { .. }
             | Op::ScatterElements { .. }
             | Op::ScatterNd { .. }
-            | Op::Lstm { .. }
+            | Op::Recurrent { .. }
             | Op::CustomOutput { .. }
             | Op::Read { .. } => 0,
         }
@@ -230,7 +230,7 @@ impl Op {
             | Op::ScatterElements { .. }
             | Op::ScatterNd { .. }
             | Op::Attention { .. }
-            | Op::Lstm { .. }
+            | Op::Recurrent { .. }
             | Op::Custom(_)
             | Op::CustomOutput { .. } => OpKind::Kernel,
             Op::Assemble { .. } => OpKind::Assembly,

@@ -25,12 +25,12 @@ pub(crate) mod custom;
 mod gather;
 pub(crate) mod host;
 mod launch;
-mod lstm;
 mod map;
 mod matmul;
 mod pool;
 mod quant_matmul;
 mod quantize;
+mod recurrent;
 mod reduce;
 mod row_norm;
 mod scatter;
@@ -53,12 +53,12 @@ pub(crate) use cumsum::CumSumKernel;
 pub(crate) use gather::{GatherElementsKernel, GatherKernel, GatherNdKernel};
 pub(crate) use host::{CpuPool, HostWords};
 pub(crate) use launch::{Access, Binding, Caps, Launch, Params, buffer_type, wgsl_type};
-pub(crate) use lstm::LstmKernel;
 pub(crate) use map::{MapKernel, merge_axes};
 pub(crate) use matmul::MatMulKernel;
 pub(crate) use pool::PoolKernel;
 pub(crate) use quant_matmul::QuantMatMulKernel;
 pub(crate) use quantize::QuantizeKernel;
+pub(crate) use recurrent::RecurrentKernel;
 pub(crate) use reduce::{LONGEST_ROW, ReduceKernel};
 pub(crate) use row_norm::RowNormKernel;
 pub(crate) use scatter::{ScatterElementsKernel, ScatterNdKernel};
@@ -98,7 +98,7 @@ kernels! {
         ScatterElements(ScatterElementsKernel) for ScatterElements { axis, reduce },
         ScatterNd(ScatterNdKernel) for ScatterNd { reduce },
         Attention(AttentionKernel) for Attention { causal, mask },
-        Lstm(LstmKernel) for Lstm { reverse },
+        Recurrent(RecurrentKernel) for Recurrent { layer },
         /// A custom kernel. Inputs and outputs are contiguous, start at valid binding offsets, and use different
         /// memories except for scratch. Its scratch memories follow the outputs. Scalars: the words of its params.
         Custom(CustomCall),

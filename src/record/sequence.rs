@@ -1,9 +1,9 @@
-//! Sequences: attention, rotary position embeddings and recurrent layers. A key/value cache is a tensor that
+//! Sequences: attention and rotary position embeddings. A key/value cache is a tensor that
 //! [`append`](TensorCommands::append) writes.
 
-use super::{Arg, OptionalOperand, Recorder, TensorCommands, TensorOperand, TensorValue};
+use super::{Arg, Recorder, TensorCommands, TensorOperand, TensorValue};
 use crate::error::{OpError, OpResult};
-use crate::ir::{BinaryOp, DType, InnerOp, NodeId, Op, Shape, UnaryOp};
+use crate::ir::{BinaryOp, DType, NodeId, Op, Shape, UnaryOp};
 use crate::tensor::pack;
 
 /// The largest head size that the fused kernel can keep in registers.
@@ -202,139 +202,7 @@ impl TensorCommands<'_, '_> {
     }
 }
 
-/// Recurrent layers.
-impl TensorCommands<'_, '_> {
-    /// An LSTM layer over `x [steps, batch, input]`, with weights `w [4·hidden, input]` and `r [4·hidden, hidden]`.
-    ///
-    /// Returns the hidden states of all steps, `[steps, batch, hidden]`, and the hidden and cell states after the last
-    /// step, `[batch, hidden]`. The gates are in ONNX's order: input, output, forget, cell.
-    ///
-    /// The bias is `[4·hidden]`, or `[8·hidden]` as in ONNX: the bias of the input, then the bias of the recurrence.
-    /// `h` and `c` are the states before the first step. They broadcast to `[batch, hidden]` and default to zeros.
-    #[track_caller]
-    pub fn lstm<'a>(
-        &'a self,
-        x: impl Into<TensorOperand<'a>>,
-        w: impl Into<TensorOperand<'a>>,
-        r: impl Into<TensorOperand<'a>>,
-        bias: impl OptionalOperand<'a>,
-        h: impl OptionalOperand<'a>,
-        c: impl OptionalOperand<'a>,
-    ) -> OpResult<(TensorValue<'a>, TensorValue<'a>, TensorValue<'a>)> {
-        let (weights, given) = ([x.into(), w.into(), r.into()], [bias.optional(), h.optional(), c.optional()]);
-        self.recorder().lstm_op("lstm", weights, given, false)
-    }
-
-    /// Like [`lstm`](Self::lstm), but from the last step to the first. Each hidden state is at the index of its step.
-    #[track_caller]
-    pub fn lstm_reverse<'a>(
-        &'a self,
-        x: impl Into<TensorOperand<'a>>,
-        w: impl Into<TensorOperand<'a>>,
-        r: impl Into<TensorOperand<'a>>,
-        bias: impl OptionalOperand<'a>,
-        h: impl OptionalOperand<'a>,
-        c: impl OptionalOperand<'a>,
-    ) -> OpResult<(TensorValue<'a>, TensorValue<'a>, TensorValue<'a>)> {
-        let (weights, given) = ([x.into(), w.into(), r.into()], [bias.optional(), h.optional(), c.optional()]);
-        self.recorder().lstm_op("lstm_reverse", weights, given, true)
-    }
-}
-
 impl<'a> Recorder<'a> {
-    /// An LSTM layer of x, w and r, with a bias and first states where they are given.
-    fn lstm_op(
-        &mut self,
-        op: &'static str,
-        [x, w, r]: [TensorOperand<'_>; 3],
-        given: [Option<TensorOperand<'_>>; 3],
-        reverse: bool,
-    ) -> OpResult<(TensorValue<'a>, TensorValue<'a>, TensorValue<'a>)> {
-        let (x, w, r) = (self.float_arg(op, x)?, self.float_arg(op, w)?, self.float_arg(op, r)?);
-        let mut args = [x, w, r, x, x, x];
-        let mut is_given = [false; 3];
-        for (i, operand) in given.into_iter().enumerate() {
-            if let Some(arg) = self.optional_float_arg(op, operand)? {
-                (args[3 + i], is_given[i]) = (arg, true);
-            }
-        }
-        let backend = self.same_backend(op, &mut args)?;
-        let [x, w, r, ..] = args;
-        let [bias, h, c] = [0, 1, 2].map(|i| is_given[i].then_some(args[3 + i]));
-
-        let shapes = [x, w, r].map(|arg| self.shape_of_arg(arg));
-        let (&[steps, batch, input], &[of_w, input_w], &[of_r, hidden]) =
-            (&shapes[0][..], &shapes[1][..], &shapes[2][..])
-        else {
-            let reason = "they must be [steps, batch, input], [4 · hidden, input] and [4 · hidden, hidden]";
-            return Err(self.shape_error(op, &[x, w, r], reason));
-        };
-        let wide = 4 * hidden;
-        if input != input_w {
-            return Err(self.shape_error(op, &[x, w], format!("input sizes {input} and {input_w} differ")));
-        }
-        if of_w != wide || of_r != wide {
-            let reason = format!("4 gates of {hidden} units need {wide} rows, not {of_w} and {of_r}");
-            return Err(self.shape_error(op, &[w, r], reason));
-        }
-        let bias = match bias {
-            Some(bias) => Some(self.gate_bias(op, r, bias, wide)?),
-            None => None,
-        };
-        let (state, dtype) = (Shape::from([batch, hidden]), self.dtype_of_arg(x));
-        let mut states = [x.node; 2];
-        for (node, given) in states.iter_mut().zip([h, c]) {
-            *node = match given {
-                Some(given) => self.broadcast_arg(op, given, &state)?,
-                None => self.part(x).full(0.0, &state, DType::F32),
-            };
-        }
-
-        let part = self.part(x);
-        if steps == 0 {
-            let none = part.full(0.0, &Shape::from([0, batch, hidden]), dtype);
-            let [h, c] = states.map(|node| part.cast(node, dtype));
-            return Ok((self.value(backend, none), self.value(backend, h), self.value(backend, c)));
-        }
-        // All steps at once: only the recurrence has to wait for the step before.
-        let rows = part.reshape(x.node, &Shape::from([steps * batch, input]));
-        let columns = part.transpose(w.node);
-        let of_gates = Shape::from([steps * batch, wide]);
-        let product = Op::MatMul { inner: InnerOp::Product };
-        let mut gates = part.push(product, &[rows, columns], of_gates, DType::F32, &[]);
-        if let Some(bias) = bias {
-            gates = part.binary_broadcast(BinaryOp::Add, gates, bias);
-        }
-        let gates = part.reshape(gates, &Shape::from([steps, batch, wide]));
-        let recurrent = part.transpose(r.node);
-        let inputs = [gates, recurrent, states[0], states[1]];
-        let all = part.push(Op::Lstm { reverse }, &inputs, Shape::from([steps + 1, batch, hidden]), dtype, &[]);
-        let last = if reverse { 0 } else { steps - 1 };
-        let hiddens = part.slice(all, 0, 0, steps, 1);
-        let [h, c] = [last, steps].map(|at| {
-            let plane = part.slice(all, 0, at, 1, 1);
-            part.reshape(plane, &state)
-        });
-        self.sized(op, backend, gates)?;
-        Ok((self.value(backend, hiddens), self.value(backend, h), self.value(backend, c)))
-    }
-
-    /// A bias of gates `[wide]`, or two of them `[2 · wide]`, which are added.
-    fn gate_bias(&mut self, op: &'static str, r: Arg, bias: Arg, wide: usize) -> OpResult<NodeId> {
-        let shape = self.shape_of_arg(bias);
-        let part = self.part(bias);
-        let node = part.cast(bias.node, DType::F32);
-        if shape[..] == [wide] {
-            return Ok(node);
-        }
-        if shape[..] == [2 * wide] {
-            let [of_input, of_recurrence] = [0, wide].map(|start| part.slice(node, 0, start, wide, 1));
-            return Ok(part.binary(BinaryOp::Add, of_input, of_recurrence));
-        }
-        let reason = format!("the bias must be [{wide}] or [{}]", 2 * wide);
-        Err(self.shape_error(op, &[r, bias], reason))
-    }
-
     /// A mask as numbers to add, broadcast to the shape of the scores.
     fn attention_mask(&mut self, op: &'static str, mask: Arg, scores: &Shape) -> OpResult<NodeId> {
         let dtype = self.dtype_of_arg(mask);

@@ -459,6 +459,7 @@ fn the_page_of_ops_lists_every_op() {
         include_str!("pad.rs"),
         include_str!("pool.rs"),
         include_str!("quantize.rs"),
+        include_str!("recurrent.rs"),
         include_str!("reduce.rs"),
         include_str!("resize.rs"),
         include_str!("shape.rs"),

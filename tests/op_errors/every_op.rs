@@ -249,6 +249,12 @@ pub const OPS: &[Row] = rows! {
         |o, x| o.lstm(&x[0], &x[1], &x[2], some(&x[3]), some(&x[4]), some(&x[5]));
     lstm_reverse(Float [3, 2, 5], Float [8, 5], Float [8, 2], Float [16], Float [2, 2], Float [2, 2])
         |o, x| o.lstm_reverse(&x[0], &x[1], &x[2], some(&x[3]), some(&x[4]), some(&x[5]));
+    lstm_with(Float [3, 2, 5], Float [8, 5], Float [8, 2], Float [6], Index [2])
+        |o, x| o.lstm_with(&x[0], &x[1], &x[2], LstmSettings { peepholes: some(&x[3]), lengths: some(&x[4]), ..Default::default() });
+    gru(Float [3, 2, 5], Float [6, 5], Float [6, 2], Float [12], Float [2, 2])
+        |o, x| o.gru(&x[0], &x[1], &x[2], GruSettings { bias: some(&x[3]), h: some(&x[4]), ..Default::default() });
+    rnn(Float [3, 2, 5], Float [2, 5], Float [2, 2], Float [2], Float [2, 2])
+        |o, x| o.rnn(&x[0], &x[1], &x[2], RnnSettings { bias: some(&x[3]), h: some(&x[4]), ..Default::default() });
     quantize(Float [2, 32]) |o, x| o.quantize(&x[0], DType::Q8_0);
     dequantize(Quantized [2, 32]) |o, x| o.dequantize(&x[0]);
     quantize_i8(Float [2, 3]) |o, x| o.quantize_i8(&x[0]);

@@ -197,6 +197,16 @@ const WRONG: &[Wrong] = wrong! {
     lstm Shape([3, 2, 5], [8, 5], [8, 2], [4]) |o, x| o.lstm(&x[0], &x[1], &x[2], some(&x[3]), None, None);
     lstm Shape([3, 2, 5], [8, 5], [8, 2], [3, 2]) |o, x| o.lstm(&x[0], &x[1], &x[2], None, some(&x[3]), None);
     lstm_reverse Shape([3, 2, 5], [8, 5], [8, 2], [2, 3]) |o, x| o.lstm_reverse(&x[0], &x[1], &x[2], None, None, some(&x[3]));
+    lstm_with Shape([3, 2, 5], [8, 5], [8, 2], [4])
+        |o, x| o.lstm_with(&x[0], &x[1], &x[2], LstmSettings { peepholes: some(&x[3]), ..default() });
+    lstm_with Type([3, 2, 5], [8, 5], [8, 2], [2])
+        |o, x| o.lstm_with(&x[0], &x[1], &x[2], LstmSettings { lengths: some(&x[3]), ..default() });
+    gru Shape([3, 2, 5], [8, 5], [8, 2]) |o, x| o.gru(&x[0], &x[1], &x[2], GruSettings::default());
+    gru Shape([3, 2, 5], [6, 5], [6, 2], [5])
+        |o, x| o.gru(&x[0], &x[1], &x[2], GruSettings { bias: some(&x[3]), ..default() });
+    gru Argument([3, 2, 5], [6, 5], [6, 2])
+        |o, x| o.gru(&x[0], &x[1], &x[2], GruSettings { clip: Some(f32::NAN), ..default() });
+    rnn Shape([3, 2, 5], [2, 4], [2, 2]) |o, x| o.rnn(&x[0], &x[1], &x[2], RnnSettings::default());
     rope Shape([4]) |o, x| o.rope(&x[0], RopeSettings::default());
     rope Shape([3, 4]) |o, x| o.rope(&x[0], RopeSettings { rotary: Some(3), ..default() });
     rope_with Shape([3, 4], [3, 3], [3, 3]) |o, x| o.rope_with(&x[0], &x[1], &x[2], RopeLayout::Half);

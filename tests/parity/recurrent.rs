@@ -138,3 +138,154 @@ fn lstm_layers_are_those_of_onnxruntime() {
         }
     }
 }
+
+/// The activation of an ONNX attribute, with its numbers.
+fn activation(name: &str, alpha: Option<f32>, beta: Option<f32>) -> RecurrentActivation {
+    let (alpha, beta) = (alpha.unwrap_or_default(), beta.unwrap_or_default());
+    match name {
+        "Sigmoid" => RecurrentActivation::Sigmoid,
+        "Tanh" => RecurrentActivation::Tanh,
+        "Relu" => RecurrentActivation::Relu,
+        "Affine" => RecurrentActivation::Affine { alpha, beta },
+        "LeakyRelu" => RecurrentActivation::LeakyRelu { alpha },
+        "ThresholdedRelu" => RecurrentActivation::ThresholdedRelu { alpha },
+        "ScaledTanh" => RecurrentActivation::ScaledTanh { alpha, beta },
+        "HardSigmoid" => RecurrentActivation::HardSigmoid { alpha, beta },
+        "Elu" => RecurrentActivation::Elu { alpha },
+        "Softsign" => RecurrentActivation::Softsign,
+        "Softplus" => RecurrentActivation::Softplus,
+        other => panic!("no activation {other}"),
+    }
+}
+
+/// `tools/recurrent.py` made the numbers.
+#[test]
+fn layers_with_all_settings_are_those_of_onnxruntime() {
+    let bytes =
+        std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/recurrent.safetensors")).expect("the numbers");
+    let (_, header) = SafeTensors::read_metadata(&bytes).expect("a header");
+    let cases = header.metadata().as_ref().and_then(|m| m.get("cases")).expect("cases");
+    let cases: Vec<serde_json::Value> = serde_json::from_str(cases).expect("a list");
+    let tensors = SafeTensors::deserialize(&bytes).expect("tensors");
+    for (i, case) in cases.iter().enumerate() {
+        let words = |name: &str| {
+            let view = tensors.tensor(&format!("{i}/{name}")).ok()?;
+            let words = view.data().chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+            Some((words.collect::<Vec<_>>(), view.shape().to_vec()))
+        };
+        let floats = |name: &str| {
+            let (words, shape) = words(name)?;
+            Some((words.into_iter().map(f32::from_bits).collect::<Vec<_>>(), shape))
+        };
+        let attribute = |name: &str, at: usize| case.get(name).and_then(|v| v.get(at)).and_then(|v| v.as_f64());
+        let named = |at: usize, default: &str| {
+            let name = case.get("activations").and_then(|v| v.get(at)).and_then(|v| v.as_str()).unwrap_or(default);
+            let number = |list| attribute(list, at).map(|v| v as f32);
+            activation(name, number("activation_alpha"), number("activation_beta"))
+        };
+        let (gate, candidate, cell) = (named(0, "Sigmoid"), named(1, "Tanh"), named(2, "Tanh"));
+        let simple = named(0, "Tanh");
+        let is_set = |name: &str| case.get(name).and_then(|v| v.as_i64()) == Some(1);
+        let (linear, coupled) = (is_set("linear_before_reset"), is_set("input_forget"));
+        let clip = case.get("clip").and_then(|v| v.as_f64()).map(|v| v as f32);
+        let reverse = case.get("direction").and_then(|v| v.as_str()) == Some("reverse");
+        let op = case["op"].as_str().expect("an operator").to_owned();
+        for backend in BACKENDS {
+            let mut rig = Rig::new(backend);
+            let mut spawn = |name: &str| {
+                let (values, shape) = floats(name)?;
+                Some(rig.spawn(Tensor::from_slice(&values, shape).expect("as many")))
+            };
+            let [x, w, r] = ["x", "w", "r"].map(|name| spawn(name).expect("a weight"));
+            let [bias, h, c, peepholes] = ["bias", "h", "c", "peepholes"].map(spawn);
+            let lengths = words("lengths").map(|(words, shape)| {
+                let values: Vec<i32> = words.into_iter().map(|word| word as i32).collect();
+                rig.spawn(Tensor::from_slice(&values, shape).expect("as many"))
+            });
+            for (at, name) in ["y", "y_h", "y_c"].into_iter().enumerate() {
+                let Some((expected, shape)) = floats(name) else { continue };
+                let op = op.clone();
+                let got = rig.compute(move |ops| {
+                    let [bias, h, c, peepholes, lengths] =
+                        [bias, h, c, peepholes, lengths].map(|entity| entity.map(TensorOperand::from));
+                    let values = match op.as_str() {
+                        "RNN" => {
+                            let settings = RnnSettings { bias, h, lengths, activation: simple, clip, reverse };
+                            let (y, h) = ops.rnn(x, w, r, settings)?;
+                            vec![y, h]
+                        }
+                        "GRU" => {
+                            let activations = [gate, candidate];
+                            let linear_before_reset = linear;
+                            let settings =
+                                GruSettings { bias, h, lengths, activations, clip, linear_before_reset, reverse };
+                            let (y, h) = ops.gru(x, w, r, settings)?;
+                            vec![y, h]
+                        }
+                        _ => {
+                            let activations = [gate, candidate, cell];
+                            let settings =
+                                LstmSettings { bias, h, c, peepholes, lengths, activations, clip, coupled, reverse };
+                            let (y, h, c) = ops.lstm_with(x, w, r, settings)?;
+                            vec![y, h, c]
+                        }
+                    };
+                    Ok(values[at])
+                });
+                let got = got.expect("it fits");
+                assert_eq!(got.shape()[..], shape, "{name} of layer {i}");
+                let name = format!("{name} of layer {i}, {case}, on the {backend}");
+                assert_close(&got.to_f32(), &expected, 1e-5, 1e-5, &name);
+            }
+        }
+    }
+}
+
+#[test]
+fn other_layers_agree_at_awkward_sizes() {
+    let mut cases = Vec::new();
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for (steps, batch, input, hidden) in
+            // The last is cut on the GPU.
+            [
+                (1, 1, 1, 1),
+                (2, 7, 3, 5),
+                (3, 1, 5, 65),
+                (5, 65, 2, 3),
+                (2, 3, 1, 257),
+                (1757, 1, 1, 2),
+                (300, 2, 1, 300),
+            ]
+        {
+            for (gates, linear) in [(1, false), (3, false), (3, true)] {
+                let noise = |shape: &[usize], seed| Input::noise(dtype, shape, UNIT, seed);
+                let small = |shape: &[usize], seed| Input::noise(dtype, shape, (-0.2, 0.2), seed);
+                let lengths = Input::noise(DType::I32, &[batch], (-1.0, steps as f64 + 2.0), 7);
+                let inputs = [
+                    noise(&[steps, batch, input], 1),
+                    noise(&[gates * hidden, input], 2),
+                    small(&[gates * hidden, hidden], 3),
+                    noise(&[2 * gates * hidden], 4),
+                    noise(&[1, hidden], 5),
+                    lengths,
+                ];
+                let name = format!("{gates} gates {dtype} {steps} {batch} {input} {hidden}, linear {linear}");
+                cases.push(Case::many(name, inputs, move |o, x| {
+                    let [bias, h, lengths] = [3, 4, 5].map(|i| Some(x[i].clone()));
+                    let reverse = hidden % 2 == 0;
+                    let (y, h) = if gates == 1 {
+                        let settings = RnnSettings { bias, h, lengths, reverse, ..Default::default() };
+                        o.rnn(&x[0], &x[1], &x[2], settings)?
+                    } else {
+                        let linear_before_reset = linear;
+                        let settings =
+                            GruSettings { bias, h, lengths, reverse, linear_before_reset, ..Default::default() };
+                        o.gru(&x[0], &x[1], &x[2], settings)?
+                    };
+                    Ok(vec![y, h])
+                }));
+            }
+        }
+    }
+    agree(cases);
+}
