@@ -259,7 +259,9 @@ fn other_layers_agree_at_awkward_sizes() {
         {
             for (gates, linear) in [(1, false), (3, false), (3, true)] {
                 let noise = |shape: &[usize], seed| Input::noise(dtype, shape, UNIT, seed);
-                let small = |shape: &[usize], seed| Input::noise(dtype, shape, (-0.2, 0.2), seed);
+                // Small enough that a difference in rounding dies out and does not grow from step to step.
+                let bound = if hidden > 256 { 0.03 } else { 0.2 };
+                let small = |shape: &[usize], seed| Input::noise(dtype, shape, (-bound, bound), seed);
                 let lengths = Input::noise(DType::I32, &[batch], (-1.0, steps as f64 + 2.0), 7);
                 let inputs = [
                     noise(&[steps, batch, input], 1),
