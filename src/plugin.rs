@@ -8,7 +8,7 @@ use bevy::render::renderer::RenderDevice;
 use bevy::render::{ExtractSchedule, Render, RenderApp, RenderStartup, RenderSystems};
 use bevy::shader::Shader;
 
-use crate::cpu::CpuExecutor;
+use crate::cpu::{CpuExecutor, rest_cpu};
 use crate::error::{FaultReceiver, FaultSender, TensorFault, log_fault, trigger_faults};
 use crate::extract::{Extracted, extract_recordings, hand_over_recordings, move_models, run_batches};
 use crate::figures::TensorDiagnostics;
@@ -139,7 +139,7 @@ impl Plugin for TensorComputePlugin {
             .register_type::<UploadSettings>()
             .init_resource::<UploadSettings>()
             .add_systems(PostUpdate, (begin_arrivals, place_weights).chain())
-            .add_systems(Last, (hand_over_recordings, move_models).chain().in_set(TensorSystems::Submit))
+            .add_systems(Last, (hand_over_recordings, move_models, rest_cpu).chain().in_set(TensorSystems::Submit))
             .add_plugins((crate::reports::paths_plugin, crate::reports::plugin));
     }
 

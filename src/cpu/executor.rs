@@ -1,19 +1,20 @@
 //! Runs batches in order on a worker thread, without blocking the frame.
 
 use crate::record::{Batch, generate};
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
 use bevy::platform::time::Instant;
 use bevy::prelude::*;
 use crossbeam_channel::Sender;
 
-use super::{Watch, read_words, run_plan, words_of};
-use crate::error::{ReadError, RunError, TensorFault};
+use super::{Watch, read_words, run_plan, scratch_words, words_of};
+use crate::error::{ReadError, RunError, TensorFault, catch};
 use crate::figures::{Count, TensorDiagnostics, TimedBatch, TimedLaunch};
 use crate::ir::Backend;
 use crate::kernel::CpuPool;
+use crate::memory::{MemorySettings, ScratchUse};
 use crate::plan::{Plan, PlanCache, PlanLimits, effects, step_models};
 use crate::readback::ReadRequest;
 use crate::tensor::{Initial, Storage};
@@ -28,6 +29,10 @@ const PATIENCE: Duration = Duration::from_millis(20);
 #[derive(Resource)]
 pub(crate) struct CpuExecutor {
     sender: async_channel::Sender<Task>,
+    /// Frames since work was sent.
+    idle: AtomicU64,
+    /// Number of batches after which unused scratch memory is freed.
+    window: Arc<AtomicU64>,
 }
 
 /// A request to the worker.
@@ -36,12 +41,16 @@ enum Task {
     Run(Batch),
     /// Makes a storage resident before the work that needs it arrives.
     TakeIn(Arc<Storage>),
+    /// Frees scratch memory: there was no work for a while.
+    Rest,
 }
 
 /// State that the worker keeps between batches.
 struct Worker {
     plans: PlanCache,
     scratch: Vec<u32>,
+    scratch_use: ScratchUse,
+    window: Arc<AtomicU64>,
     pool: Arc<CpuPool>,
     /// Number of batches run so far.
     batches: u64,
@@ -53,9 +62,12 @@ impl CpuExecutor {
     pub(crate) fn new(fuse: bool, diagnostics: TensorDiagnostics, faults: Sender<TensorFault>) -> Self {
         let (sender, receiver) = async_channel::unbounded::<Task>();
         let pool = Arc::new(CpuPool::default().with_counters(diagnostics.counters().clone()));
+        let window = Arc::new(AtomicU64::new(u64::MAX));
         let mut worker = Worker {
             plans: PlanCache::new(PlanLimits { fuse, ..LIMITS }),
             scratch: Vec::new(),
+            scratch_use: ScratchUse::default(),
+            window: window.clone(),
             pool: pool.clone(),
             batches: 0,
             diagnostics,
@@ -75,19 +87,21 @@ impl CpuExecutor {
                             worker.run(batch);
                         }
                     }
-                    Task::TakeIn(storage) => worker.make_resident(&storage),
+                    Task::TakeIn(storage) => worker.take_in(&storage),
+                    Task::Rest => worker.free_scratch(),
                 }
             }
         };
         if let Err(error) = std::thread::Builder::new().name("tensor cpu".to_owned()).spawn(work) {
             error!("failed to start the thread of the CPU backend: {error}");
         }
-        Self { sender }
+        Self { sender, idle: AtomicU64::new(0), window }
     }
 
     /// Queues a frame's work. The queue is unbounded.
     pub(crate) fn send(&self, batch: Batch) {
         // This fails only if the worker has stopped. Dropping the batch then answers its read requests.
+        self.idle.store(0, Ordering::Relaxed);
         let _ = self.sender.try_send(Task::Run(batch));
     }
 
@@ -98,34 +112,51 @@ impl CpuExecutor {
     }
 }
 
+/// Frees the scratch memory of a CPU backend without work after as many frames as idle buffers are kept.
+pub(crate) fn rest_cpu(cpu: Res<CpuExecutor>, settings: Res<MemorySettings>) {
+    cpu.window.store(settings.pool_frames, Ordering::Relaxed);
+    if cpu.idle.fetch_add(1, Ordering::Relaxed) == settings.pool_frames {
+        // Fails only when the worker is gone, and its memory with it.
+        let _ = cpu.sender.try_send(Task::Rest);
+    }
+}
+
 impl Worker {
+    /// Takes a storage in before work needs it.
+    fn take_in(&mut self, storage: &Arc<Storage>) {
+        if let Err(panic) = catch(|| self.make_resident(storage)) {
+            let _ = self.faults.send(TensorFault::Run(RunError::Device(panic)));
+        }
+    }
+
+    fn free_scratch(&mut self) {
+        self.scratch = Vec::new();
+        self.diagnostics.counters().cpu_scratch_bytes.put(0);
+    }
+
+    /// Frees scratch memory if the last batches needed much less.
+    fn tend_scratch(&mut self, needed: usize) {
+        self.scratch_use.used(needed as u64 * 4);
+        let bytes = self.scratch.len() as u64 * 4;
+        if self.scratch_use.end_frame(self.window.load(Ordering::Relaxed), bytes) {
+            self.free_scratch();
+        }
+    }
+
+    /// Runs a batch. A panic fails the batch, not the work behind it.
     fn run(&mut self, mut batch: Batch) {
-        if let Err(error) = self.make_good(&batch) {
-            for request in batch.requests {
-                request.fail(ReadError::Failed(error.clone()));
-            }
-            let _ = self.faults.send(TensorFault::Run(error));
-            return;
-        }
-        for storage in &batch.slots {
-            self.make_resident(storage);
-        }
         let mut requests: Vec<Option<ReadRequest>> =
             core::mem::take(&mut batch.requests).into_iter().map(Some).collect();
-        let counters = self.diagnostics.counters().clone();
-        counters.readbacks.add(requests.len() as u64);
-        // A panic in one kernel must not stop the batches after it.
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
+        self.diagnostics.counters().readbacks.add(requests.len() as u64);
+        let outcome = catch(|| {
+            self.make_good(&batch)?;
+            batch.slots.iter().for_each(|storage| self.make_resident(storage));
             let plan = self.run_plan(&batch)?;
             self.answer(&plan, &batch, &mut requests);
+            self.tend_scratch(scratch_words(&plan));
             Ok(())
-        }));
-        let outcome = outcome.unwrap_or_else(|payload| {
-            let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
-            let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-            Err(RunError::Device(text.unwrap_or_else(|| "a CPU kernel panicked".to_owned())))
         });
-        if let Err(error) = outcome {
+        if let Err(error) = outcome.unwrap_or_else(|panic| Err(RunError::Device(panic))) {
             for request in requests.into_iter().flatten() {
                 request.fail(ReadError::Failed(error.clone()));
             }
@@ -147,6 +178,7 @@ impl Worker {
         };
         let (slots, scratch) = (&batch.slots, &mut self.scratch);
         let clamped = run_plan(&plan, slots, &batch.host, &batch.scalars, scratch, &self.pool, &mut watch)?;
+        counters.cpu_scratch_bytes.put(self.scratch.len() as u64 * 4);
         self.batches += 1;
         self.report(&plan, batch, watch);
         counters.cpu_steps.add(plan.steps.len() as u64);

@@ -7,7 +7,7 @@ mod executor;
 mod run;
 mod slot;
 
-pub(crate) use executor::CpuExecutor;
+pub(crate) use executor::{CpuExecutor, rest_cpu};
 
-use run::{Watch, read_words, run_plan};
+use run::{Watch, read_words, run_plan, scratch_words};
 use slot::words_of;

@@ -58,9 +58,9 @@ pub(crate) fn run_plan(
         let message = "it has no CPU function".to_owned();
         return Err(RunError::CpuFunction { kernel, message });
     }
-    let temporary = plan.steps.iter().map(|step| Temporary::of(step).words()).max().unwrap_or(0);
-    if scratch.len() < plan.scratch_words + temporary {
-        scratch.resize(plan.scratch_words + temporary, 0);
+    let needed = scratch_words(plan);
+    if scratch.len() < needed {
+        scratch.resize(needed, 0);
     }
     for upload in &plan.uploads {
         let words = &host[upload.host as usize];
@@ -99,6 +99,12 @@ pub(crate) fn run_plan(
         }
     }
     Ok(faults)
+}
+
+/// Words of scratch memory that a plan needs: its regions, and the values between a kernel and the work fused to it.
+pub(crate) fn scratch_words(plan: &Plan) -> usize {
+    let temporary = plan.steps.iter().map(|step| Temporary::of(step).words()).max().unwrap_or(0);
+    plan.scratch_words + temporary
 }
 
 /// The name of a custom elementwise function that the step uses and that has no CPU implementation.

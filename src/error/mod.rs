@@ -5,6 +5,7 @@ mod fault;
 mod image;
 mod kernel;
 mod op;
+mod panics;
 mod read;
 mod run;
 mod tensor;
@@ -21,3 +22,4 @@ pub use tensor::TensorError;
 pub use crate::ir::SourcePlace;
 
 pub(crate) use fault::{FaultReceiver, FaultSender, log_fault, trigger_faults};
+pub(crate) use panics::catch;

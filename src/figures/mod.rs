@@ -1,5 +1,6 @@
 //! Counters, timings and plan reports of tensor work. The backends write them, all other modules only read them.
 
+mod failures;
 mod plan_report;
 mod pool_class;
 mod timings;
@@ -16,6 +17,7 @@ pub use timings::{
     FrameTimeline, KernelTiming, LaunchSpan, ModelTiming, OpTiming, TimingReport, TimingSource, TimingStats,
 };
 
+pub(crate) use failures::Failures;
 pub(crate) use timings::{TimedBatch, TimedLaunch, Timings};
 
 use crate::ir::Backend;
@@ -95,6 +97,8 @@ figures! {
     uploaded_bytes,
     /// Copies to the host that are in progress.
     downloads_now,
+    /// Bytes of scratch memory of the CPU backend. Small buffers that its threads keep do not count.
+    cpu_scratch_bytes,
     /// Bytes of packed weights that the CPU backend caches for matrix products, in addition to the tensors.
     packed_bytes,
     /// Readbacks that were requested.
@@ -119,6 +123,7 @@ pub struct TensorDiagnostics {
     debug: Arc<AtomicBool>,
     /// Whether each launch is timed in its own pass although the device does not need that. For comparison.
     split_passes: Arc<AtomicBool>,
+    failures: Arc<Failures>,
 }
 
 impl TensorDiagnostics {
@@ -213,6 +218,17 @@ impl TensorDiagnostics {
 
     pub(crate) fn set_pools(&self, pools: Weak<dyn PoolClasses>) {
         *self.pools.lock().unwrap_or_else(PoisonError::into_inner) = Some(pools);
+    }
+
+    /// For tests: the next `count` allocations of device buffers with this label (`tensor:storage`, `tensor:scratch`,
+    /// `tensor:plan` or `tensor:staging`) fail as if the device was out of memory.
+    #[doc(hidden)]
+    pub fn fail_allocations(&self, label: &str, count: u64) {
+        self.failures.set(label, count);
+    }
+
+    pub(crate) fn failures(&self) -> &Arc<Failures> {
+        &self.failures
     }
 
     pub(crate) fn counters(&self) -> &Arc<Counters> {

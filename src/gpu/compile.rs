@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::compiler::PipelineEntry;
 use super::device::ErrorScope;
-use crate::error::RunError;
+use crate::error::{RunError, catch};
 use crate::figures::Count;
 use crate::kernel::Access;
 use crate::mailbox::ListedKernel;
@@ -76,7 +76,12 @@ pub(super) fn compile_entry(
     let record = &entry.record;
     record.begin();
     let start = Instant::now();
-    let (result, log) = compile(device, &record.kernel, &pipeline_layout, driver);
+    // naga's backends panic on some valid shaders. Only the work that needs this pipeline fails.
+    let compiled = catch(|| compile(device, &record.kernel, &pipeline_layout, driver));
+    let (result, log) = compiled.unwrap_or_else(|panic| {
+        let message = format!("the shader compiler panicked: {panic}");
+        (Err(RunError::Kernel { kernel: record.kernel.kernel.to_string(), message }), String::new())
+    });
     let took = start.elapsed();
     shared.totals().compile_nanos.add(took.as_nanos() as u64);
     record.end(took, log, result.as_ref().err().map(ToString::to_string));

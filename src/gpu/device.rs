@@ -6,8 +6,9 @@ use std::sync::{Arc, Weak};
 use bevy::tasks::futures::now_or_never;
 
 use super::buffers::{DeviceBuffer, Pools, Purpose, RawBuffer};
+use super::copier::Copier;
 use crate::error::RunError;
-use crate::figures::{Count, Counters, PoolClasses};
+use crate::figures::{Count, Counters, Failures, PoolClasses};
 use crate::memory::MemorySettings;
 use crate::tensor::Storage;
 
@@ -27,7 +28,10 @@ pub(crate) struct Gpu {
     pub counters: Arc<Counters>,
     /// Distinguishes the buffers of this device from those of a lost one.
     pub generation: u64,
+    /// Copies large values to the host.
+    pub(super) copier: Arc<Copier>,
     pools: Arc<Pools>,
+    failures: Arc<Failures>,
 }
 
 impl Gpu {
@@ -36,10 +40,12 @@ impl Gpu {
         queue: wgpu::Queue,
         counters: Arc<Counters>,
         settings: MemorySettings,
+        failures: Arc<Failures>,
     ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (limits, generation) = (device.limits(), NEXT.fetch_add(1, Ordering::Relaxed));
-        Self { device, queue, limits, counters, generation, pools: Arc::new(Pools::new(settings)) }
+        let (copier, pools) = (Arc::default(), Arc::new(Pools::new(settings)));
+        Self { device, queue, limits, counters, generation, copier, pools, failures }
     }
 
     /// The buffer of a storage, if it has one on this device.
@@ -73,6 +79,9 @@ impl Gpu {
     pub(crate) fn allocate(&self, purpose: Purpose, words: usize) -> Result<Arc<DeviceBuffer>, RunError> {
         let (size, bytes) = sizes(purpose, words);
         let bytes = bytes.min(self.check(purpose, size)?);
+        if self.failures.strike(purpose.label()) {
+            return Err(RunError::OutOfMemory { what: what(purpose), requested: size });
+        }
         let idle = self.pools.take(purpose, bytes);
         let reused = idle.is_some();
         let raw = match idle {

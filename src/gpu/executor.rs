@@ -25,7 +25,7 @@ use crate::kernel::Caps;
 use crate::mailbox::PipelineRequest;
 use crate::memory::{MemoryNews, MemorySettings};
 use crate::pipelines::TensorPipelines;
-use crate::record::Batch;
+use crate::record::{Batch, WarmUpId};
 use crate::support::AdapterFacts;
 use crate::tensor::Storage;
 
@@ -158,7 +158,7 @@ impl GpuExecutor {
         let (programs, workspace) = (&mut self.programs, &mut self.workspace);
         let result = match work {
             Work::Batch(batch) => return self.run_batch(batch),
-            Work::Fill(storage, batch) => return self.run_fill(storage, batch),
+            Work::Fill(storage, batch, warm_up) => return self.run_fill(storage, batch, warm_up),
             Work::Request(request) => workspace.serve(programs, request),
             Work::Images(jobs) => self.images.copy(programs, workspace, jobs),
         };
@@ -185,19 +185,19 @@ impl GpuExecutor {
         Outcome::Done
     }
 
-    fn run_fill(&mut self, storage: Arc<Storage>, mut batch: Batch) -> Outcome {
+    fn run_fill(&mut self, storage: Arc<Storage>, mut batch: Batch, warm_up: Option<WarmUpId>) -> Outcome {
         if storage.device(self.gpu.generation).is_none() {
             // The storage was evicted again. The next work that needs it brings it back.
             return Outcome::Done;
         }
         let needed = self.queue.needed_next(&storage);
         let result = match self.prepare(&batch, &needed) {
-            Ok(None) => return Outcome::Wait(Work::Fill(storage, batch)),
+            Ok(None) => return Outcome::Wait(Work::Fill(storage, batch, warm_up)),
             Ok(Some(id)) => self.submit_fill(id, &mut batch),
             Err(error) => Err(error),
         };
         if let Err(error) = result {
-            self.fail_fill(&storage, error);
+            self.fail_fill(&storage, warm_up, error);
         }
         Outcome::Done
     }
@@ -238,9 +238,13 @@ impl GpuExecutor {
         self.outlets.report(error);
     }
 
-    /// The content of a storage could not be generated. The work that needs it fails as well. Later work may try again.
-    fn fail_fill(&mut self, storage: &Storage, error: RunError) {
+    /// The content of a storage could not be generated. The work or the warm-up that needs it fails as well. Later work
+    /// may try again.
+    fn fail_fill(&mut self, storage: &Storage, warm_up: Option<WarmUpId>, error: RunError) {
         storage.abandon();
+        if let Some(id) = warm_up {
+            return self.warm_ups.fail(id, error);
+        }
         match self.queue.remove_filled() {
             Some(batch) => self.fail(batch, error),
             None => self.outlets.report(error),

@@ -12,11 +12,13 @@ pub(super) struct Housekeeping {
     gauge: Gauge,
     diagnostics: TensorDiagnostics,
     news: Sender<MemoryNews>,
+    /// Whether the last frame could not free memory. The error is reported once, not in every frame.
+    failed: bool,
 }
 
 impl Housekeeping {
     pub(super) fn new(diagnostics: TensorDiagnostics, news: Sender<MemoryNews>) -> Self {
-        Self { gauge: Gauge::default(), diagnostics, news }
+        Self { gauge: Gauge::default(), diagnostics, news, failed: false }
     }
 
     pub(super) fn end_frame(&mut self, workspace: &mut Workspace, settings: &MemorySettings) -> Result<(), RunError> {
@@ -27,6 +29,7 @@ impl Housekeeping {
             // Fails only when the main world is gone.
             let _ = self.news.send(MemoryNews::Pressure(pressure));
         }
-        result
+        let before = core::mem::replace(&mut self.failed, result.is_err());
+        result.or_else(|error| if before { Ok(()) } else { Err(error) })
     }
 }

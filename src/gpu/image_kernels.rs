@@ -10,7 +10,7 @@ use bevy::tasks::AsyncComputeTaskPool;
 use super::buffers::{DeviceBuffer, Purpose};
 use super::device::{ErrorScope, Gpu};
 use super::image_copies::ImageJob;
-use crate::error::RunError;
+use crate::error::{RunError, catch};
 use crate::figures::Count;
 use crate::mailbox::{CopyWay, PixelRows};
 
@@ -142,7 +142,13 @@ impl ImageKernels {
             let entry = Arc::new(OnceLock::new());
             let (to, device) = (entry.clone(), self.gpu.device.clone());
             // Never set already: each kernel is compiled once.
-            let compile = move || drop(to.set(kernel.compile(&device)));
+            let compile = move || {
+                let compiled = catch(|| kernel.compile(&device)).unwrap_or_else(|panic| {
+                    let message = format!("the shader compiler panicked: {panic}");
+                    Err(RunError::Kernel { kernel: "image".to_owned(), message })
+                });
+                let _ = to.set(compiled);
+            };
             if self.synchronous {
                 compile();
             } else {

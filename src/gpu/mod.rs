@@ -15,12 +15,13 @@
 //! - `submission`: encodes and submits batches; `encode` for the launches, `readbacks`, `faults` and `timing` for the
 //!   results.
 //! - `image_copies`, `warm_ups`: the other kinds of work.
-//! - `device`, `buffers`: the device and its memory.
+//! - `device`, `buffers`, `copier`: the device, its memory, and the thread for large copies to the host.
 
 mod bind_groups;
 mod buffers;
 mod compile;
 mod compiler;
+mod copier;
 mod device;
 mod encode;
 mod executor;
@@ -72,7 +73,8 @@ pub(crate) fn create_executor(
     mut commands: Commands,
 ) {
     let counters = diagnostics.counters().clone();
-    let gpu = Gpu::new(device.wgpu_device().clone(), (**queue.0).clone(), counters, settings.memory);
+    let (device_handle, failures) = (device.wgpu_device().clone(), diagnostics.failures().clone());
+    let gpu = Gpu::new(device_handle, (**queue.0).clone(), counters, settings.memory, failures);
     diagnostics.counters().devices.add(1);
     diagnostics.set_pools(gpu.pools());
     let facts = AdapterFacts::new(&device, &adapter);

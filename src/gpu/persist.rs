@@ -23,6 +23,8 @@ use crate::support::AdapterFacts;
 const MAGIC: &[u8; 8] = b"BTCCACHE";
 const FORMAT: u32 = 1;
 const HEADER: usize = 8 + 4 + 8 + 8 + 4 + 4 + 8;
+/// Maximum size of a file that is read.
+const LARGEST: u64 = 256 << 20;
 /// Number of frames without compilation after which the file is written, so that a burst of new pipelines is one write.
 const PATIENCE: u32 = 120;
 
@@ -85,20 +87,23 @@ impl Content {
         let (Some(pipelines), Some(tuning), Some(driver)) = (u32_at(28), u32_at(32), u64_at(36)) else {
             return Err(damaged);
         };
-        let tuning_at = HEADER + pipelines as usize * 8;
-        let driver_at = tuning_at + tuning as usize;
-        if driver_at as u64 + driver != bytes.len() as u64 {
+        // Lengths come from the file, so every sum is checked.
+        let tuning_at =
+            (pipelines as usize).checked_mul(8).and_then(|bytes| bytes.checked_add(HEADER)).ok_or(damaged)?;
+        let driver_at = tuning_at.checked_add(tuning as usize).ok_or(damaged)?;
+        if (driver_at as u64).checked_add(driver) != Some(bytes.len() as u64) {
             return Err(damaged);
         }
-        let json = serde_json::from_slice(&bytes[tuning_at..driver_at]).map_err(|_| damaged)?;
+        let (Some(ids), Some(tuning), Some(driver)) =
+            (bytes.get(HEADER..tuning_at), bytes.get(tuning_at..driver_at), bytes.get(driver_at..))
+        else {
+            return Err(damaged);
+        };
+        let json = serde_json::from_slice(tuning).map_err(|_| damaged)?;
         Ok(Self {
-            pipelines: bytes[HEADER..tuning_at]
-                .chunks_exact(8)
-                .filter_map(|b| b.try_into().ok())
-                .map(u64::from_le_bytes)
-                .collect(),
+            pipelines: ids.chunks_exact(8).filter_map(|b| b.try_into().ok()).map(u64::from_le_bytes).collect(),
             table: TuningTable::from_json(&json).ok_or(damaged)?,
-            driver: bytes[driver_at..].to_vec(),
+            driver: driver.to_vec(),
         })
     }
 }
@@ -127,7 +132,7 @@ impl Persistence {
         let key = key(facts);
         let path = directory.join(format!("tensor-pipelines-{key:016x}.bin"));
         let supported = gpu.device.features().contains(wgpu::Features::PIPELINE_CACHE);
-        let (content, found, bytes) = match std::fs::read(&path) {
+        let (content, found, bytes) = match read_file(&path) {
             Ok(bytes) => match Content::from_bytes(&bytes, key) {
                 Ok(content) => {
                     let (pipelines, tuned) = (content.pipelines.len(), content.table.choices.len());
@@ -218,6 +223,17 @@ impl Drop for Persistence {
     }
 }
 
+/// Reads a file of at most [`LARGEST`] bytes.
+fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(std::io::Error::other(format!("it is larger than {LARGEST} bytes")));
+    }
+    Ok(bytes)
+}
+
 fn ignored(path: &Path, reason: String) -> (Content, CacheFound, Option<u64>) {
     warn!("the cache file {} is ignored: {reason}", path.display());
     (Content::default(), CacheFound::Ignored(reason), None)
@@ -257,6 +273,71 @@ mod tests {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             assert!(Content::from_bytes(&flipped, 42).is_err(), "bit {bit}");
+        }
+    }
+
+    /// A file whose checksum fits whatever else it says.
+    fn crafted(counts: (u32, u32, u64), rest: &[u8]) -> Vec<u8> {
+        let mut body = Vec::new();
+        body.extend(counts.0.to_le_bytes());
+        body.extend(counts.1.to_le_bytes());
+        body.extend(counts.2.to_le_bytes());
+        body.extend(rest);
+        sealed(&body)
+    }
+
+    fn sealed(body: &[u8]) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(FORMAT.to_le_bytes());
+        bytes.extend(42u64.to_le_bytes());
+        bytes.extend(fingerprint(body).to_le_bytes());
+        bytes.extend(body);
+        bytes
+    }
+
+    #[test]
+    fn lengths_that_overflow_are_damage() {
+        for rest in [&b""[..], b"{}", &[0; 100]] {
+            for counts in [
+                (u32::MAX, u32::MAX, u64::MAX),
+                (0, 0, u64::MAX),
+                (1, 0, u64::MAX - 7),
+                (u32::MAX, 0, (rest.len() as u64).wrapping_sub(u64::from(u32::MAX) * 8)),
+                (1, 2, (rest.len() as u64).wrapping_sub(10)),
+                (0, u32::MAX, (rest.len() as u64).wrapping_sub(u64::from(u32::MAX))),
+            ] {
+                assert!(Content::from_bytes(&crafted(counts, rest), 42).is_err(), "{counts:?} {}", rest.len());
+            }
+        }
+    }
+
+    #[test]
+    fn no_mutation_of_a_sealed_file_panics() {
+        let table = TuningTable::from_json(&serde_json::json!({ "matmul": ["few", 5] })).unwrap();
+        let content = Content { pipelines: vec![1, u64::MAX], table, driver: vec![7; 100] };
+        let body = content.to_bytes(42)[28..].to_vec();
+        let mut state = 1u64;
+        let mut random = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((state >> 33) % n as u64) as usize
+        };
+        for _ in 0..20_000 {
+            let mut body = body.clone();
+            for _ in 0..1 + random(4) {
+                match random(4) {
+                    0 => body.truncate(random(body.len() + 1)),
+                    1 => body.extend((0..random(20)).map(|_| 0xff)),
+                    // The three lengths are in front.
+                    2 if body.len() >= 16 => body[random(16)] = [0, 1, 0x7f, 0x80, 0xff][random(5)],
+                    _ if !body.is_empty() => {
+                        let at = random(body.len());
+                        body[at] ^= 1 << random(8);
+                    }
+                    _ => {}
+                }
+            }
+            // Accepted or not, it must return.
+            let _ = Content::from_bytes(&sealed(&body), 42);
         }
     }
 }

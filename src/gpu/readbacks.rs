@@ -2,15 +2,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bevy::tasks::AsyncComputeTaskPool;
-
 use super::buffers::DeviceBuffer;
 use super::device::Gpu;
 use crate::error::ReadError;
 use crate::figures::{Count, Counters};
 use crate::readback::ReadRequest;
 
-/// Readbacks of at least this many bytes are copied out of their staging buffer by a task, to keep the frame short.
+/// Readbacks of at least this many bytes are copied out of their staging buffer by the copier, to keep the frame short.
+/// There is only one, so that the values of a tensor stay in order.
 const LARGE: u64 = 1 << 19;
 
 /// A readback whose copy to a staging buffer has been submitted.
@@ -27,9 +26,6 @@ type Pending = Arc<Mutex<Option<ReadRequest>>>;
 #[derive(Default)]
 pub(crate) struct Readbacks {
     pending: Vec<Pending>,
-    /// Channel to the task that copies large values. There is only one task, so that the values of a tensor stay in
-    /// order.
-    copier: Option<async_channel::Sender<Landing>>,
 }
 
 /// A readback whose staging buffer is being mapped.
@@ -66,17 +62,12 @@ impl Readbacks {
         let pending = Pending::new(Mutex::new(Some(request)));
         self.pending.push(pending.clone());
         let (buffer, bytes) = (staging.buffer.clone(), words as u64 * 4);
-        let copier = (bytes >= LARGE).then(|| self.copier.get_or_insert_with(start_copier).clone());
+        let copier = (bytes >= LARGE).then(|| gpu.copier.clone());
         let landing = Landing { staging, bytes, pending, counters };
         buffer.slice(..bytes).map_async(wgpu::MapMode::Read, move |result| match (result, copier) {
             (Err(_), _) => landing.fail(),
             (Ok(()), None) => landing.land(),
-            (Ok(()), Some(copier)) => {
-                // Fails only when the task is gone.
-                if let Err(error) = copier.try_send(landing) {
-                    error.into_inner().land();
-                }
-            }
+            (Ok(()), Some(copier)) => copier.run(move || landing.land()),
         });
     }
 
@@ -91,18 +82,6 @@ impl Readbacks {
             request.fail(ReadError::DeviceLost);
         }
     }
-}
-
-/// Starts the task that copies large values. It ends when all senders are gone.
-fn start_copier() -> async_channel::Sender<Landing> {
-    let (sender, receiver) = async_channel::unbounded::<Landing>();
-    let copy = async move {
-        while let Ok(landing) = receiver.recv().await {
-            landing.land();
-        }
-    };
-    AsyncComputeTaskPool::get().spawn(copy).detach();
-    sender
 }
 
 /// Takes the request of a readback, if it has not been answered.

@@ -5,12 +5,11 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Arc, Weak};
 
-use bevy::tasks::AsyncComputeTaskPool;
 use crossbeam_channel::{Receiver, Sender};
 
 use super::buffers::{DeviceBuffer, Purpose};
 use super::device::Gpu;
-use crate::error::{MemoryHolder, RunError};
+use crate::error::{MemoryHolder, RunError, catch};
 use crate::figures::Count;
 use crate::memory::{Candidate, HostCopies, Ledger, Room, choose};
 use crate::plan::Effect;
@@ -178,11 +177,12 @@ impl Residents {
     }
 
     /// Starts copies of storages to the host, as many as staging memory allows. Returns whether all were started; if
-    /// not, the call has to be repeated.
+    /// not, the call has to be repeated. An error if there is no staging memory and no copy in flight will free some.
+    /// Storages whose copy was not started stay as they were.
     pub(crate) fn copy_to_host(&mut self, gpu: &Gpu, copies: Vec<(Arc<Storage>, Copy)>) -> Result<bool, RunError> {
         let cap = gpu.settings().idle_staging_bytes;
         let mut encoder: Option<wgpu::CommandEncoder> = None;
-        let (mut departures, mut all) = (Vec::new(), true);
+        let (mut departures, mut all, mut failure) = (Vec::new(), true, None);
         for (storage, copy) in copies {
             let Some(buffer) = gpu.buffer(&storage) else { continue };
             let bytes = storage.bytes() as u64;
@@ -194,7 +194,13 @@ impl Residents {
                 all = false;
                 break;
             }
-            let staging = gpu.allocate(Purpose::Staging, storage.words())?;
+            let staging = match gpu.allocate(Purpose::Staging, storage.words()) {
+                Ok(staging) => staging,
+                Err(error) => {
+                    (all, failure) = (false, Some(error));
+                    break;
+                }
+            };
             let label = Some("tensor:spill");
             let encoder = encoder
                 .get_or_insert_with(|| gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label }));
@@ -213,28 +219,33 @@ impl Residents {
         for (departure, staging) in departures {
             self.fly(gpu, departure, staging);
         }
-        Ok(all)
+        match failure {
+            Some(error) if self.copies == 0 => Err(error),
+            _ => Ok(all),
+        }
     }
 
-    /// Sends the words on when the staging buffer is mapped. A task copies them, because that may take long.
+    /// Sends the words on when the staging buffer is mapped. The copier copies them, because that may take long.
     fn fly(&mut self, gpu: &Gpu, departure: Departure, staging: Arc<DeviceBuffer>) {
         gpu.counters.downloads_now.add(1);
         self.copies += 1;
         let (sender, buffer, bytes) = (self.sender.clone(), staging.buffer.clone(), departure.bytes);
+        let copier = gpu.copier.clone();
         buffer.slice(..bytes).map_async(wgpu::MapMode::Read, move |result| {
             // Sending fails only when the executor is gone.
             if result.is_err() {
                 let _ = sender.send(Landed { departure, words: None });
                 return;
             }
-            let copy = async move {
-                let view = staging.buffer.slice(..bytes).get_mapped_range();
-                let words: Arc<[u32]> = bytemuck::cast_slice(&view).into();
-                drop(view);
+            copier.run(move || {
+                // A copy that panics has failed. Without an answer, its storage would be about to leave for ever.
+                let words = catch(|| {
+                    let view = staging.buffer.slice(..bytes).get_mapped_range();
+                    Arc::<[u32]>::from(bytemuck::cast_slice(&view))
+                });
                 staging.buffer.unmap();
-                let _ = sender.send(Landed { departure, words: Some(words) });
-            };
-            AsyncComputeTaskPool::get().spawn(copy).detach();
+                let _ = sender.send(Landed { departure, words: words.ok() });
+            });
         });
     }
 

@@ -40,6 +40,13 @@ struct BatchBuffers {
     scratch: Option<Arc<DeviceBuffer>>,
 }
 
+/// The staging buffers of a batch.
+struct Staging {
+    /// One per read of the plan, if it is copied.
+    values: Vec<Option<Arc<DeviceBuffer>>>,
+    faults: Option<Arc<DeviceBuffer>>,
+}
+
 /// Copies to the host that are submitted with a batch.
 struct Returns {
     values: Vec<Flight>,
@@ -78,8 +85,7 @@ impl Submitter {
         batch: &mut Batch,
     ) -> Result<(), RunError> {
         let buffers = self.gather(program, workspace, batch)?;
-        self.note_effects(&program.effects, batch);
-        self.run(program, &buffers, batch)
+        self.run(program, &buffers, batch, true)
     }
 
     /// Runs a batch that generates the content of its storage. The storage counts as unwritten, because the content is
@@ -91,7 +97,7 @@ impl Submitter {
         batch: &mut Batch,
     ) -> Result<(), RunError> {
         let buffers = self.gather(program, workspace, batch)?;
-        self.run(program, &buffers, batch)
+        self.run(program, &buffers, batch, false)
     }
 
     /// Allocates the buffers that the program still lacks, and collects all of them.
@@ -120,16 +126,30 @@ impl Submitter {
         }
     }
 
-    fn run(&mut self, program: &mut Program, buffers: &BatchBuffers, batch: &mut Batch) -> Result<(), RunError> {
+    /// Submits a batch. On an error before the submission, nothing has changed and the batch keeps its requests.
+    fn run(
+        &mut self,
+        program: &mut Program,
+        buffers: &BatchBuffers,
+        batch: &mut Batch,
+        writes: bool,
+    ) -> Result<(), RunError> {
         let scope = ErrorScope::new(&self.gpu.device);
+        let staging = self.reserve(program, buffers, batch)?;
+        program.bind(&self.gpu, &buffers.slots, buffers.scratch.as_ref())?;
+        if writes {
+            self.note_effects(&program.effects, batch);
+        }
         self.upload(&program.plan, buffers, batch);
         program.write_params(&self.gpu, &batch.scalars);
-        program.bind(&self.gpu, &buffers.slots, buffers.scratch.as_ref())?;
         let label = Some("tensor:batch");
         let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label });
-        let timestamps = self.encode_launches(&mut encoder, program)?;
-        let values = self.copy_values(&mut encoder, &program.plan, buffers, batch)?;
-        let faults = self.copy_faults(&mut encoder, program)?;
+        let timestamps = self.encode_launches(&mut encoder, program);
+        let values = self.copy_values(&mut encoder, &program.plan, buffers, staging.values, batch);
+        let faults = staging.faults;
+        if let (Some(from), Some(to)) = (program.faults(), &faults) {
+            encoder.copy_buffer_to_buffer(&from.buffer, 0, &to.buffer, 0, from.size);
+        }
         self.gpu.queue.submit([encoder.finish()]);
         self.gpu.counters.submits.add(1);
         self.gpu.counters.batches_run.add(1);
@@ -151,49 +171,58 @@ impl Submitter {
         }
     }
 
-    /// Encodes all launches. Returns the timestamps that are taken, if timings are on.
-    fn encode_launches(
-        &mut self,
-        encoder: &mut wgpu::CommandEncoder,
-        program: &Program,
-    ) -> Result<Option<Stamps>, RunError> {
+    /// Allocates the staging buffers of a batch: one for each read that needs a copy, and one for the fault counters.
+    fn reserve(&self, program: &Program, buffers: &BatchBuffers, batch: &Batch) -> Result<Staging, RunError> {
+        let mut values = Vec::with_capacity(program.plan.reads.len());
+        for read in &program.plan.reads {
+            let cancelled = batch.requests.get(read.request as usize).is_none_or(ReadRequest::is_cancelled);
+            let words = read.from.dtype.words(read.from.layout.elements());
+            let copied = !cancelled && words > 0 && buffers.place(&program.plan, &read.from).is_some();
+            values.push(copied.then(|| self.gpu.allocate(Purpose::Staging, words)).transpose()?);
+        }
+        let faults = program.faults().map(|faults| self.gpu.allocate(Purpose::Staging, faults.size as usize / 4));
+        Ok(Staging { values, faults: faults.transpose()? })
+    }
+
+    /// Encodes all launches. Returns the timestamps that are taken, if timings are on and there is memory for them.
+    fn encode_launches(&mut self, encoder: &mut wgpu::CommandEncoder, program: &Program) -> Option<Stamps> {
         if let Some(faults) = program.faults() {
             encoder.clear_buffer(&faults.buffer, 0, None);
         }
         let launches = program.launches.len();
         if launches == 0 {
-            return Ok(None);
+            return None;
         }
         let queries = self.timer.queries(&self.gpu, launches);
         let passes = encode(encoder, program, queries);
-        let timestamps = queries.map(|queries| queries.resolve(&self.gpu, encoder, launches)).transpose()?;
+        let timestamps = queries.and_then(|queries| queries.resolve(&self.gpu, encoder, launches).ok());
         let now = self.shared.now();
         program.entries.iter().for_each(|entry| entry.record.launched(now));
         self.gpu.counters.passes.add(passes);
         self.gpu.counters.dispatches.add(launches as u64);
-        Ok(timestamps)
+        timestamps
     }
 
-    /// Encodes the copies of requested values to staging buffers. Requests for empty tensors are answered at once.
+    /// Encodes the copies of requested values to their staging buffers. Requests for empty tensors are answered at once.
     fn copy_values(
         &self,
         encoder: &mut wgpu::CommandEncoder,
         plan: &Plan,
         buffers: &BatchBuffers,
+        staging: Vec<Option<Arc<DeviceBuffer>>>,
         batch: &mut Batch,
-    ) -> Result<Vec<Flight>, RunError> {
+    ) -> Vec<Flight> {
         let mut flights = Vec::new();
         let mut requests: Vec<Option<ReadRequest>> =
             core::mem::take(&mut batch.requests).into_iter().map(Some).collect();
-        for read in &plan.reads {
+        for (read, staging) in plan.reads.iter().zip(staging) {
             let Some(request) = requests[read.request as usize].take() else { continue };
             if request.is_cancelled() {
                 continue;
             }
             let words = read.from.dtype.words(read.from.layout.elements());
-            match buffers.place(plan, &read.from) {
-                Some((buffer, offset)) if words > 0 => {
-                    let staging = self.gpu.allocate(Purpose::Staging, words)?;
+            match (buffers.place(plan, &read.from), staging) {
+                (Some((buffer, offset)), Some(staging)) => {
                     let bytes = words as u64 * 4;
                     encoder.copy_buffer_to_buffer(&buffer.buffer, offset as u64 * 4, &staging.buffer, 0, bytes);
                     flights.push(Flight { staging, request, words });
@@ -201,19 +230,7 @@ impl Submitter {
                 _ => request.answer(&[]),
             }
         }
-        Ok(flights)
-    }
-
-    /// Encodes the copy of the fault counters to a staging buffer.
-    fn copy_faults(
-        &self,
-        encoder: &mut wgpu::CommandEncoder,
-        program: &Program,
-    ) -> Result<Option<Arc<DeviceBuffer>>, RunError> {
-        let Some(faults) = program.faults() else { return Ok(None) };
-        let staging = self.gpu.allocate(Purpose::Staging, faults.size as usize / 4)?;
-        encoder.copy_buffer_to_buffer(&faults.buffer, 0, &staging.buffer, 0, faults.size);
-        Ok(Some(staging))
+        flights
     }
 
     /// Delivers the results of a submitted batch when they arrive.

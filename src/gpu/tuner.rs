@@ -27,6 +27,9 @@ use crate::kernel::{Caps, Step, bucket, variants};
 use crate::pipelines::TensorPipelines;
 use crate::record::TuneSettings;
 
+/// Maximum number of steps that wait to be tuned. Further ones are left with their default.
+const LONGEST_QUEUE: usize = 1024;
+
 /// A step to tune.
 struct Job {
     bucket: String,
@@ -81,7 +84,10 @@ impl Tuner {
             let bucket = bucket(step);
             let known = shared.update_table(|table| table.choices.contains_key(&bucket));
             let queued = self.waiting.iter().any(|job| job.bucket == bucket);
-            if queued || (!settings.again && (known || !self.seen.insert(bucket.clone()))) {
+            if queued
+                || self.waiting.len() >= LONGEST_QUEUE
+                || (!settings.again && (known || !self.seen.insert(bucket.clone())))
+            {
                 continue;
             }
             self.waiting.push_back(Job { bucket, step: step.clone(), scalars: scalars.to_vec(), settings });

@@ -72,6 +72,12 @@ impl WarmUps {
         }
     }
 
+    /// Ends a warm-up with an error.
+    pub(super) fn fail(&mut self, id: WarmUpId, error: RunError) {
+        self.running.retain(|warm_up| warm_up.id != id);
+        self.shared.update_warm_up(id, |progress| progress.state = WarmUpState::Failed(error));
+    }
+
     /// Advances every warm-up by one step.
     pub(super) fn advance(&mut self, programs: &mut Programs, workspace: &mut Workspace, queue: &mut WorkQueue) {
         for mut warm_up in core::mem::take(&mut self.running) {
@@ -106,8 +112,7 @@ impl WarmUps {
         if !workspace.admit(programs, &batch.slots, Some(plan))? {
             return Ok(false);
         }
-        // Without effects: the work does not really run, so no storage is overwritten.
-        let fills = workspace.bring_in(&batch.slots, &[])?;
+        let fills = workspace.bring_in_for(warm_up.id, &batch.slots)?;
         if !fills.is_empty() {
             queue.push_all_front(fills);
             return Ok(false);

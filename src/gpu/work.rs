@@ -9,26 +9,27 @@ use super::frame::FrameWork;
 use super::image_copies::ImageJob;
 use crate::error::ReadError;
 use crate::mailbox::{CopyWay, MemoryRequest};
-use crate::record::{Batch, Part, generate};
+use crate::record::{Batch, Part, WarmUpId, generate};
 use crate::tensor::{Generator, Storage};
 
 /// One piece of work.
 #[derive(Debug)]
 pub(crate) enum Work {
     Batch(Batch),
-    /// Generates the content of a storage that the batch behind it needs.
-    Fill(Arc<Storage>, Batch),
+    /// Generates the content of a storage, for the work behind it or for a warm-up.
+    Fill(Arc<Storage>, Batch, Option<WarmUpId>),
     Request(MemoryRequest),
     /// Copies between images and tensors, all in one direction.
     Images(Vec<ImageJob>),
 }
 
 impl Work {
-    /// The work that generates the contents of storages.
-    pub(super) fn fills(generated: Vec<(Arc<Storage>, Generator)>) -> Vec<Self> {
+    /// The work that generates the contents of storages. `warm_up` is the warm-up that needs them, or `None` for the
+    /// work behind the fills.
+    pub(super) fn fills(generated: Vec<(Arc<Storage>, Generator)>, warm_up: Option<WarmUpId>) -> Vec<Self> {
         let fill = |(storage, generator): (Arc<Storage>, Generator)| {
             let batch = Batch::new([generate(generator, &storage)]);
-            Self::Fill(storage, batch)
+            Self::Fill(storage, batch, warm_up)
         };
         generated.into_iter().map(fill).collect()
     }
@@ -107,15 +108,21 @@ impl WorkQueue {
     /// Removes the work that a failed fill was for, and the other fills for it. Returns it if it is a batch, whose
     /// readbacks have to be answered.
     pub(super) fn remove_filled(&mut self) -> Option<Batch> {
+        let (mut warm_ups, mut found) = (Vec::new(), None);
         while let Some(work) = self.waiting.pop_front() {
             match work {
-                Work::Fill(other, _) => other.abandon(),
-                Work::Batch(batch) => return Some(batch),
+                Work::Fill(_, _, Some(_)) => warm_ups.push(work),
+                Work::Fill(other, _, None) => other.abandon(),
+                Work::Batch(batch) => {
+                    found = Some(batch);
+                    break;
+                }
                 // Trying them again would only fail again.
-                Work::Request(_) | Work::Images(_) => return None,
+                Work::Request(_) | Work::Images(_) => break,
             }
         }
-        None
+        self.push_all_front(warm_ups);
+        found
     }
 
     /// Takes over the work of a lost device. Fills are left out, because the batches that need them ask again; image

@@ -12,7 +12,9 @@ use super::work::{Outcome, Work};
 use crate::error::RunError;
 use crate::ir::Backend;
 use crate::mailbox::{MemoryRequest, SyncDirection};
+use crate::memory::ScratchUse;
 use crate::plan::Effect;
+use crate::record::WarmUpId;
 use crate::tensor::Storage;
 
 /// The tensors on the device, and the scratch buffer that all batches share.
@@ -20,17 +22,23 @@ pub(super) struct Workspace {
     gpu: Gpu,
     pub residents: Residents,
     scratch: Option<Arc<DeviceBuffer>>,
+    scratch_use: ScratchUse,
 }
 
 impl Workspace {
     pub(super) fn new(gpu: Gpu) -> Self {
-        Self { gpu, residents: Residents::default(), scratch: None }
+        Self { gpu, residents: Residents::default(), scratch: None, scratch_use: ScratchUse::default() }
     }
 
-    /// Starts a frame: takes in the copies to the host that have arrived.
+    /// Starts a frame: takes in the copies to the host that have arrived, and frees scratch memory that was not used
+    /// lately.
     pub(super) fn begin_frame(&mut self, now: Duration) {
         self.residents.now = now;
         self.residents.land(&self.gpu);
+        let bytes = self.scratch.as_ref().map_or(0, |buffer| buffer.bytes);
+        if self.scratch_use.end_frame(self.gpu.settings().pool_frames, bytes) {
+            self.scratch = None;
+        }
     }
 
     /// Whether the budget has room for storages, and for a program's own buffers and scratch memory. If not, other
@@ -64,6 +72,7 @@ impl Workspace {
 
     /// The scratch buffer, with at least `words`. `None` for zero words.
     pub(super) fn scratch(&mut self, words: usize) -> Result<Option<Arc<DeviceBuffer>>, RunError> {
+        self.scratch_use.used(words as u64 * 4);
         if self.scratch.as_ref().map_or(0, |buffer| buffer.bytes) < words as u64 * 4 {
             // The old buffer is freed first, so that the two do not have to fit at once.
             self.scratch = None;
@@ -74,7 +83,13 @@ impl Workspace {
 
     /// Gives storages their buffers and contents. Returns the work that has to run first to generate contents.
     pub(super) fn bring_in(&mut self, slots: &[Arc<Storage>], effects: &[Effect]) -> Result<Vec<Work>, RunError> {
-        self.residents.bring_in(&self.gpu, slots, effects).map(Work::fills)
+        self.residents.bring_in(&self.gpu, slots, effects).map(|generated| Work::fills(generated, None))
+    }
+
+    /// Gives the storages of a warm-up their buffers and contents. Returns the work that has to run first.
+    pub(super) fn bring_in_for(&mut self, warm_up: WarmUpId, slots: &[Arc<Storage>]) -> Result<Vec<Work>, RunError> {
+        // Without effects: the work does not really run, so no storage is overwritten.
+        self.residents.bring_in(&self.gpu, slots, &[]).map(|generated| Work::fills(generated, Some(warm_up)))
     }
 
     /// Carries out a memory request.

@@ -134,7 +134,10 @@ pub(super) fn gather(
         snapshot.pipelines = pipelines.report();
     }
     if inspector.wants(InspectorPanel::Pipelines) {
-        snapshot.tuned = pipelines.tuned();
+        if snapshot.tuned_count != pipelines.tuned_count() {
+            snapshot.tuned_count = pipelines.tuned_count();
+            snapshot.tuned = pipelines.tuned();
+        }
         snapshot.source = state.pipelines.selected.and_then(|id| pipelines.wgsl(id).map(|text| (id, text)));
     }
     if inspector.wants(InspectorPanel::Plan) {

@@ -58,6 +58,7 @@ pub fn memory_panel(ui: &mut egui::Ui, snapshot: &InspectorSnapshot, state: &mut
             let rows = [
                 ("host copies of GPU tensors", format::bytes(figures.host_copy_bytes)),
                 ("CPU tensors", format::bytes(figures.host_bytes)),
+                ("CPU scratch", format::bytes(figures.cpu_scratch_bytes)),
                 ("packed weights", format::bytes(figures.packed_bytes)),
                 ("staging buffers", format::bytes(figures.staging_bytes)),
                 ("evictions", format::count(figures.evictions)),

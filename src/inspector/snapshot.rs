@@ -59,6 +59,8 @@ pub struct InspectorSnapshot {
     pub pipelines: PipelineReport,
     /// Tuning results.
     pub tuned: Vec<TuneOutcome>,
+    /// [`TensorPipelines::tuned_count`](crate::pipelines::TensorPipelines::tuned_count) when `tuned` was read.
+    pub tuned_count: u64,
     /// Id and WGSL source of the selected pipeline.
     pub source: Option<(u64, Arc<str>)>,
     /// The last plan of each backend.

@@ -1,6 +1,6 @@
 //! Decisions about device memory: budgets, eviction, buffer pools and host copies.
 //!
-//! `pool`, `ledger`, `policy` and `pressure` are pure logic without a device or a world. `gpu/` carries out
+//! `pool`, `ledger`, `policy`, `pressure` and `scratch` are pure logic without a device or a world. `gpu/` carries out
 //! their decisions. [`TensorMemory`] is the system parameter for apps.
 
 mod advice;
@@ -9,6 +9,7 @@ mod ledger;
 mod policy;
 mod pool;
 mod pressure;
+mod scratch;
 mod settings;
 mod usage;
 
@@ -28,4 +29,5 @@ pub(crate) use ledger::{Ledger, Room};
 pub(crate) use policy::{Candidate, choose};
 pub(crate) use pool::{Pool, size_class};
 pub(crate) use pressure::Gauge;
+pub(crate) use scratch::ScratchUse;
 pub(crate) use settings::plugin;

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bevy::platform::time::Instant;
@@ -12,6 +13,9 @@ use super::warm_up::{WarmUpProgress, WarmUpState};
 use super::{CacheFile, PipelineList, PipelineRecord, PipelineReport};
 use crate::mailbox::PipelineRequest;
 use crate::record::{Aside, Purpose, WarmUpId};
+
+/// Maximum number of tuning results that are listed. The oldest are dropped first.
+const LISTED_OUTCOMES: usize = 512;
 
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
@@ -32,8 +36,12 @@ struct Shared {
     totals: Totals,
     file: Mutex<Option<CacheFile>>,
     warm_ups: Mutex<Vec<WarmUpProgress>>,
+    /// Number of changes of `warm_ups`.
+    warm_up_changes: AtomicU64,
     table: Mutex<TuningTable>,
-    outcomes: Mutex<Vec<TuneOutcome>>,
+    outcomes: Mutex<VecDeque<TuneOutcome>>,
+    /// Number of results so far.
+    outcome_count: AtomicU64,
     tuning: AtomicU64,
 }
 
@@ -51,8 +59,10 @@ impl Default for TensorPipelines {
             totals: Totals::default(),
             file: Mutex::default(),
             warm_ups: Mutex::default(),
+            warm_up_changes: AtomicU64::new(0),
             table: Mutex::default(),
             outcomes: Mutex::default(),
+            outcome_count: AtomicU64::new(0),
             tuning: AtomicU64::new(0),
         }))
     }
@@ -117,9 +127,14 @@ impl TensorPipelines {
         id
     }
 
-    /// The results that the tuner measured since the app started, oldest first.
+    /// The latest results of the tuner, oldest first. At most 512 are kept.
     pub fn tuned(&self) -> Vec<TuneOutcome> {
-        lock(&self.0.outcomes).clone()
+        lock(&self.0.outcomes).iter().cloned().collect()
+    }
+
+    /// Number of results that the tuner measured since the app started. It changes when [`TensorPipelines::tuned`] does.
+    pub fn tuned_count(&self) -> u64 {
+        self.0.outcome_count.load(Ordering::Relaxed)
     }
 
     /// The kernel variants that are in use because of tuning, in this run or an earlier one.
@@ -132,7 +147,7 @@ impl TensorPipelines {
         self.0.tuning.load(Ordering::Relaxed)
     }
 
-    /// The progress of every warm-up so far.
+    /// The progress of the warm-ups: all that are in progress, and the last 256 that have finished.
     pub fn warm_ups(&self) -> Vec<WarmUpProgress> {
         lock(&self.0.warm_ups).clone()
     }
@@ -211,12 +226,28 @@ impl TensorPipelines {
     fn begin_warm_up(&self, id: WarmUpId, label: &str, total: usize) {
         let progress = WarmUpProgress { id, label: label.into(), done: 0, total, state: WarmUpState::Compiling };
         lock(&self.0.warm_ups).push(progress);
+        self.0.warm_up_changes.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn update_warm_up(&self, id: WarmUpId, update: impl FnOnce(&mut WarmUpProgress)) {
         if let Some(progress) = lock(&self.0.warm_ups).iter_mut().find(|progress| progress.id == id) {
+            let state =
+                |progress: &WarmUpProgress| (progress.done, progress.total, core::mem::discriminant(&progress.state));
+            let before = state(progress);
             update(progress);
+            let changed = state(progress) != before;
+            self.0.warm_up_changes.fetch_add(u64::from(changed), Ordering::Relaxed);
         }
+    }
+
+    /// Removes warm-ups from the list.
+    pub(crate) fn forget_warm_ups(&self, ids: &[WarmUpId]) {
+        lock(&self.0.warm_ups).retain(|warm_up| !ids.contains(&warm_up.id));
+    }
+
+    /// Number of changes of [`TensorPipelines::warm_ups`] so far.
+    pub(crate) fn warm_up_changes(&self) -> u64 {
+        self.0.warm_up_changes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn update_file(&self, update: impl FnOnce(&mut Option<CacheFile>)) {
@@ -228,7 +259,12 @@ impl TensorPipelines {
     }
 
     pub(crate) fn add_outcome(&self, outcome: TuneOutcome) {
-        lock(&self.0.outcomes).push(outcome);
+        let mut outcomes = lock(&self.0.outcomes);
+        outcomes.push_back(outcome);
+        if outcomes.len() > LISTED_OUTCOMES {
+            outcomes.pop_front();
+        }
+        self.0.outcome_count.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn set_tuning_now(&self, jobs: usize) {

@@ -8,6 +8,9 @@ use crate::ir::{DType, Shape};
 use crate::record::{ConvSettings, LAST, Purpose, TensorCommands, TensorOperand, TuneSettings, WarmUpId};
 use crate::tensor::Tensor;
 
+/// Maximum number of finished warm-ups that are listed. The oldest are dropped first.
+const LISTED: usize = 256;
+
 /// The state of a warm-up.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WarmUpState {
@@ -64,7 +67,7 @@ pub struct TensorWarmUp(pub WarmUpProgress);
 #[derive(Resource, Clone, Debug, Default, PartialEq, Reflect)]
 #[reflect(Resource, Default, Debug, PartialEq, Clone)]
 pub struct WarmUpStatus {
-    /// Every warm-up so far.
+    /// All warm-ups in progress, and the last 256 that have finished.
     pub warm_ups: Vec<WarmUpProgress>,
 }
 
@@ -104,16 +107,26 @@ pub fn warmed_up(status: Res<WarmUpStatus>) -> bool {
 pub(crate) fn trigger_warm_ups(
     pipelines: Res<TensorPipelines>,
     mut state: ResMut<WarmUpStatus>,
+    mut seen: Local<u64>,
     mut commands: Commands,
 ) {
-    let now = pipelines.warm_ups();
-    if now == state.warm_ups {
+    // Counted before the list is read: a change in between is seen again in the next frame.
+    let changes = pipelines.warm_up_changes();
+    if core::mem::replace(&mut *seen, changes) == changes {
         return;
     }
-    for (i, progress) in now.iter().enumerate() {
-        if state.warm_ups.get(i) != Some(progress) {
+    let mut now = pipelines.warm_ups();
+    for progress in &now {
+        if state.warm_ups.iter().find(|before| before.id == progress.id) != Some(progress) {
             commands.trigger(TensorWarmUp(progress.clone()));
         }
+    }
+    let over = now.iter().filter(|progress| progress.is_finished()).count().saturating_sub(LISTED);
+    if over > 0 {
+        let finished = now.iter().filter(|progress| progress.is_finished());
+        let oldest: Vec<WarmUpId> = finished.take(over).map(|progress| progress.id).collect();
+        pipelines.forget_warm_ups(&oldest);
+        now.retain(|progress| !oldest.contains(&progress.id));
     }
     state.warm_ups = now;
 }

@@ -5,16 +5,16 @@
 //! once per part of the table and writes the elements found there. Steps that cannot be split stay whole and are
 //! rejected by the backend.
 
+mod long_row;
+
 use core::ops::Range;
 
 use smallvec::{SmallVec, smallvec};
 
 use super::lower::Planner;
 use super::values::Lazy;
-use crate::ir::{BinaryOp, Class, DType, Expr, Layout, NodeId, Operand, ReduceKind, Reg, Shape, Source};
-use crate::kernel::{
-    EVEN, GatherElementsKernel, InParts, Kernel, LONGEST_ROW, Part, PartOutput, ReduceKernel, Step, part,
-};
+use crate::ir::{BinaryOp, NodeId, Operand, Source};
+use crate::kernel::{InParts, Kernel, Part, PartOutput, Step};
 
 /// The range of words of a memory that a step accesses. It starts at a valid binding offset.
 pub(crate) fn window(step: &Step, source: Source, alignment: usize) -> Range<usize> {
@@ -107,7 +107,7 @@ impl Planner<'_> {
                 let parts = parts.map(|part| self.planned(&step, part));
                 self.chunk_parts(parts);
             }
-            InParts::LongRow(kernel) => self.reduce_parts(&step, &kernel),
+            InParts::LongRow(kernel) => self.reduce_long_row(&step, &kernel, excess == 0),
         }
     }
 
@@ -156,110 +156,6 @@ impl Planner<'_> {
         }
     }
 
-    /// Splits the reduction of one long row: reduces its parts, then their results.
-    fn reduce_parts(&mut self, step: &Step, kernel: &ReduceKernel) {
-        let input = &step.inputs[0];
-        let (elements, words) = input.dtype.group();
-        // The aligned start of a window may lie before the first element.
-        let slack = least_common_multiple(words, self.limits.alignment.max(1)) + 1;
-        let most = self.limits.binding.saturating_sub(slack) / words * elements / kernel.inner.max(1);
-        let most = most.min(LONGEST_ROW);
-        let length = if most > EVEN { most / EVEN * EVEN } else { most };
-        if length == 0 {
-            self.reduce_row_by_row(step, kernel);
-            return;
-        }
-        let (parts, whole) = (kernel.n.div_ceil(length), kernel.n / length);
-        let (nodes, output) = (step.nodes.clone(), step.outputs[0].clone());
-        let wide = kernel.class.dtype();
-        let gather = |planner: &mut Self, kind: ReduceKind, dtype: DType| {
-            let found = planner.new_scratch(&Shape::from([parts, kernel.inner]), dtype);
-            // All parts of equal length, then the remainder.
-            for (first, outer, n) in [(0, whole, length), (whole, 1, kernel.n - whole * length)] {
-                if outer > 0 && n > 0 {
-                    let x = part(&step.inputs[0], first * length * kernel.inner, outer * n * kernel.inner);
-                    let to = part(&found, first * kernel.inner, outer * kernel.inner);
-                    let reduce = ReduceKernel { kind, outer, n, ..kernel.clone() };
-                    planner.chunk(Step { nodes: nodes.clone(), ..Step::new(reduce, [x], to) });
-                }
-            }
-            found
-        };
-        let over_parts = |kind: ReduceKind| Kernel::from(ReduceKernel { kind, n: parts, ..kernel.clone() });
-        match kernel.kind {
-            ReduceKind::Sum | ReduceKind::Prod | ReduceKind::Max | ReduceKind::Min => {
-                let found = gather(self, kernel.kind, wide);
-                self.chunk_kernel(over_parts(kernel.kind), [found], output, &nodes);
-            }
-            ReduceKind::SumSquares => {
-                let found = gather(self, ReduceKind::SumSquares, wide);
-                self.chunk_kernel(over_parts(ReduceKind::Sum), [found], output, &nodes);
-            }
-            ReduceKind::Mean => {
-                let found = gather(self, ReduceKind::Sum, wide);
-                let sum = self.new_scratch(&output.layout.shape.clone(), wide);
-                self.chunk_kernel(over_parts(ReduceKind::Sum), [found], sum.clone(), &nodes);
-                let mut mean = Lazy::load(sum);
-                mean.result = divided(&mut mean, kernel.n);
-                mean.nodes = nodes;
-                self.map(mean, output, None);
-            }
-            ReduceKind::ArgMax { .. } | ReduceKind::ArgMin { .. } => {
-                let largest = matches!(kernel.kind, ReduceKind::ArgMax { .. });
-                let best = gather(self, if largest { ReduceKind::Max } else { ReduceKind::Min }, wide);
-                let places = gather(self, kernel.kind, DType::I32);
-                // Finds the best part, then the position within it.
-                let row = Shape::from([1, kernel.inner]);
-                let winner = self.new_scratch(&row, DType::I32);
-                self.chunk_kernel(over_parts(kernel.kind), [best], winner.clone(), &nodes);
-                let within = self.new_scratch(&row, DType::I32);
-                let data = Shape::from([parts, kernel.inner]);
-                let pick = GatherElementsKernel { class: Class::Int, axis: 0, data, indices: row.clone() };
-                self.chunk_kernel(pick.into(), [places, winner.clone()], within.clone(), &nodes);
-                let mut place = Lazy::load(winner);
-                let length = place.program.push(Expr::Const(length as u32, Class::Int));
-                place.result = place.program.binary(BinaryOp::Mul, place.result, length);
-                let within = place.absorb(&Lazy::load(within));
-                place.result = place.program.binary(BinaryOp::Add, place.result, within);
-                place.nodes = nodes;
-                let layout = Layout { offset: output.layout.offset, ..Layout::contiguous(row) };
-                self.map(place, Operand { layout, ..output }, None);
-            }
-        }
-    }
-
-    /// Reduces rows that do not fit one binding and lie next to each other: merges one row after the other into the
-    /// result.
-    fn reduce_row_by_row(&mut self, step: &Step, kernel: &ReduceKernel) {
-        let merge = match kernel.kind {
-            ReduceKind::Sum | ReduceKind::Mean | ReduceKind::SumSquares => BinaryOp::Add,
-            ReduceKind::Prod => BinaryOp::Mul,
-            ReduceKind::Max => BinaryOp::Max,
-            ReduceKind::Min => BinaryOp::Min,
-            ReduceKind::ArgMax { .. } | ReduceKind::ArgMin { .. } => {
-                self.steps.push(step.clone());
-                return;
-            }
-        };
-        let output = part(&step.outputs[0], 0, kernel.inner);
-        for row in 0..kernel.n {
-            let mut value = Lazy::load(part(&step.inputs[0], row * kernel.inner, kernel.inner));
-            value.dtype = output.dtype;
-            if kernel.kind == ReduceKind::SumSquares {
-                value.result = value.program.binary(BinaryOp::Mul, value.result, value.result);
-            }
-            if row > 0 {
-                let so_far = value.absorb(&Lazy::load(output.clone()));
-                value.result = value.program.binary(merge, so_far, value.result);
-            }
-            if kernel.kind == ReduceKind::Mean && row + 1 == kernel.n {
-                value.result = divided(&mut value, kernel.n);
-            }
-            value.nodes = step.nodes.clone();
-            self.chunk_map(value, output.clone());
-        }
-    }
-
     /// Appends a map, split if necessary.
     fn chunk_map(&mut self, value: Lazy, output: Operand) {
         let at = self.steps.len();
@@ -279,12 +175,6 @@ impl Planner<'_> {
     ) {
         self.chunk(Step { nodes: nodes.clone(), ..Step::new(kernel, inputs, output) });
     }
-}
-
-/// Divides the result of an expression by a number.
-fn divided(value: &mut Lazy, by: usize) -> Reg {
-    let share = value.program.push(Expr::Const((1.0 / by as f32).to_bits(), Class::Float));
-    value.program.binary(BinaryOp::Mul, value.result, share)
 }
 
 /// A part of a step's work, and what happens to its result.

@@ -67,8 +67,14 @@ impl Library {
     /// The text of all included files.
     pub(crate) fn text(&self) -> String {
         let files = LIBRARY.iter().filter(|file| self.names.contains(&file.0)).map(|file| file.2);
-        let functions = self.functions.iter().map(|function| function.text.as_str());
-        files.chain(functions).collect::<Vec<_>>().join("\n")
+        // Functions of one text share their prefix, so the text must not be repeated.
+        let mut texts: Vec<&str> = Vec::new();
+        for function in &self.functions {
+            if !texts.contains(&function.text.as_str()) {
+                texts.push(&function.text);
+            }
+        }
+        files.chain(texts).collect::<Vec<_>>().join("\n")
     }
 }
 
