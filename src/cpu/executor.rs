@@ -26,10 +26,13 @@ const LIMITS: PlanLimits = PlanLimits { buffers: 64, alignment: 16, binding: usi
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The main world's handle to the CPU backend.
+/// The worker has been told to rest since it got work.
+const RESTED: u64 = u64::MAX;
+
 #[derive(Resource)]
 pub(crate) struct CpuExecutor {
     sender: async_channel::Sender<Task>,
-    /// Frames since work was sent.
+    /// Frames since work was sent, or [`RESTED`].
     idle: AtomicU64,
     /// Number of batches after which unused scratch memory is freed.
     window: Arc<AtomicU64>,
@@ -115,9 +118,14 @@ impl CpuExecutor {
 /// Frees the scratch memory of a CPU backend without work after as many frames as idle buffers are kept.
 pub(crate) fn rest_cpu(cpu: Res<CpuExecutor>, settings: Res<MemorySettings>) {
     cpu.window.store(settings.pool_frames, Ordering::Relaxed);
-    if cpu.idle.fetch_add(1, Ordering::Relaxed) == settings.pool_frames {
-        // Fails only when the worker is gone, and its memory with it.
-        let _ = cpu.sender.try_send(Task::Rest);
+    match cpu.idle.load(Ordering::Relaxed) {
+        RESTED => {}
+        idle if idle < settings.pool_frames => cpu.idle.store(idle + 1, Ordering::Relaxed),
+        _ => {
+            cpu.idle.store(RESTED, Ordering::Relaxed);
+            // Fails only when the worker is gone, and its memory with it.
+            let _ = cpu.sender.try_send(Task::Rest);
+        }
     }
 }
 

@@ -330,7 +330,8 @@ fn large_answers_arrive_while_every_task_thread_is_busy() {
 fn scratch_memory_shrinks_when_work_needs_less() {
     for backend in BACKENDS {
         let mut rig = Rig::new(backend);
-        rig.app.world_mut().resource_mut::<MemorySettings>().pool_frames = 5;
+        let keep = |rig: &mut Rig, frames| rig.app.world_mut().resource_mut::<MemorySettings>().pool_frames = frames;
+        keep(&mut rig, 1_000_000);
         let x = rig.spawn(Tensor::from_slice(&numbers(1 << 18), [512, 512]).unwrap());
         let scratch = |rig: &Rig| match backend {
             Backend::Gpu => rig.figures().scratch_bytes,
@@ -340,6 +341,7 @@ fn scratch_memory_shrinks_when_work_needs_less() {
         let much = scratch(&rig);
         assert!(much >= 1 << 20, "{backend}: {much}");
         // Small work, frame after frame.
+        keep(&mut rig, 5);
         let y = rig.spawn(Tensor::from_slice(&[1.0f32, 2.0], [1, 2]).unwrap());
         for _ in 0..20 {
             let product = rig.compute(move |ops| ops.softmax(ops.matmul_nt(y, y)?, LAST)).unwrap();
@@ -348,8 +350,10 @@ fn scratch_memory_shrinks_when_work_needs_less() {
         let little = scratch(&rig);
         assert!(little < much / 8, "{backend}: {little} of {much}");
         // No work at all.
+        keep(&mut rig, 1_000_000);
         rig.compute(move |ops| ops.matmul(ops.softmax(ops.matmul(x, x)?, LAST)?, x)).unwrap();
         assert!(scratch(&rig) >= 1 << 20);
+        keep(&mut rig, 5);
         rig.step_until(|app| {
             let figures = app.world().resource::<TensorDiagnostics>().figures();
             figures.scratch_bytes + figures.cpu_scratch_bytes + figures.pool_idle_bytes == 0
