@@ -141,12 +141,16 @@ impl Plugin for TensorComputePlugin {
             .add_systems(PostUpdate, (begin_arrivals, place_weights).chain())
             .add_systems(Last, (hand_over_recordings, move_models, rest_cpu).chain().in_set(TensorSystems::Submit))
             .add_plugins((crate::reports::paths_plugin, crate::reports::plugin));
+        #[cfg(feature = "onnx")]
+        app.add_plugins(crate::onnx::plugin);
     }
 
     fn finish(&self, app: &mut App) {
         // Not in `build`: the asset server may be added after this plugin, or not at all.
         if app.world().contains_resource::<AssetServer>() {
             app.init_asset::<TensorWeights>().register_asset_loader(SafetensorsLoader);
+            #[cfg(feature = "onnx")]
+            app.init_asset::<crate::onnx::OnnxGraph>().register_asset_loader(crate::onnx::OnnxLoader);
         }
         if app.world().contains_resource::<RenderDevice>() {
             self.join_renderer(app);

@@ -28,13 +28,16 @@ fn main() {
     // An app must stay on the thread that created it, and all tests share one app per backend.
     args.test_threads = Some(1);
     let files = case::load_all().expect("the vectors can be read");
-    let tests =
+    let mut tests: Vec<Trial> =
         files.into_iter().map(|(op, cases)| Trial::test(op.clone(), move || test_operator(op, &cases))).collect();
+    tests.extend(onnx::cases::trials());
     let listing = args.list;
     let conclusion = libtest_mimic::run(&args, tests);
     run::finish();
+    onnx::cases::finish();
     if !listing {
         print_table();
+        onnx::cases::print_table();
     }
     if conclusion.has_failed() {
         std::process::exit(101);

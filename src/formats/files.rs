@@ -141,7 +141,7 @@ pub(crate) fn deliver_files(channel: Res<FileChannel>, mut commands: Commands) {
 }
 
 /// Replaces the model's tensor with this name, or spawns a new one.
-pub(super) fn place(world: &mut World, model: Entity, name: String, tensor: Tensor) -> Entity {
+pub(crate) fn place(world: &mut World, model: Entity, name: String, tensor: Tensor) -> Entity {
     match world.resource::<TensorNames>().find(model, &name) {
         Ok(entity) => {
             world.entity_mut(entity).insert(tensor);

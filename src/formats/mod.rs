@@ -16,5 +16,11 @@ pub use npy::save_npy;
 pub use upload::{LoadWeights, UploadSettings, WeightsError, WeightsProgress, WeightsReady};
 
 pub(crate) use asset::SafetensorsLoader;
+#[cfg(feature = "onnx")]
+pub(crate) use files::place;
 pub(crate) use files::{FileChannel, deliver_files};
+#[cfg(feature = "onnx")]
+pub(crate) use npy::{npy_bytes, parse_npy};
+#[cfg(feature = "onnx")]
+pub(crate) use upload::Arriving;
 pub(crate) use upload::{begin_arrivals, place_weights};

@@ -34,8 +34,13 @@ fn npy(data: &TensorData) -> Vec<u8> {
             ("<f4", bytemuck::cast_slice(&data.to_f32()).to_vec())
         }
     };
+    npy_bytes(kind, data.shape(), &bytes)
+}
+
+/// The bytes of a file with row-major elements of a type in NumPy's notation.
+pub(crate) fn npy_bytes(kind: &str, shape: &[usize], bytes: &[u8]) -> Vec<u8> {
     // A Python tuple with one element needs a trailing comma.
-    let shape: String = data.shape().iter().map(|size| format!("{size}, ")).collect();
+    let shape: String = shape.iter().map(|size| format!("{size}, ")).collect();
     let mut header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({}), }}", shape.trim_end());
     // The values start at a multiple of 64 bytes, after a newline.
     let end = (PREFIX + header.len() + 1).next_multiple_of(64);
@@ -46,6 +51,38 @@ fn npy(data: &TensorData) -> Vec<u8> {
     file.extend(header.as_bytes());
     file.extend(bytes);
     file
+}
+
+/// An array as its file describes it.
+#[cfg(feature = "onnx")]
+pub(crate) struct NpyArray<'a> {
+    /// The element type in NumPy's notation.
+    pub kind: String,
+    /// Whether the first index varies fastest.
+    pub fortran: bool,
+    pub shape: Vec<usize>,
+    pub data: &'a [u8],
+}
+
+/// Reads the header of an array. The caller checks the length of the data.
+#[cfg(feature = "onnx")]
+pub(crate) fn parse_npy(file: &[u8]) -> Result<NpyArray<'_>, String> {
+    let rest = file.strip_prefix(b"\x93NUMPY").ok_or("not a NumPy array")?;
+    let (length, start) = match rest {
+        [1, _, a, b, ..] => (usize::from(u16::from_le_bytes([*a, *b])), 4),
+        [2 | 3, _, a, b, c, d, ..] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, 6),
+        _ => return Err("the version of the array is not supported".to_owned()),
+    };
+    let header = rest.get(start..).and_then(|rest| rest.get(..length)).ok_or("the header is cut off")?;
+    let header = core::str::from_utf8(header).map_err(|_| "the header is no text")?;
+    let after = |key: &str| header.split_once(&format!("'{key}':")).map(|(_, value)| value.trim_start());
+    let quoted = |text: &str| text.strip_prefix('\'').and_then(|text| text.split_once('\'')).map(|(v, _)| v.to_owned());
+    let kind = after("descr").and_then(quoted).ok_or("the header has no type")?;
+    let fortran = after("fortran_order").ok_or("the header has no order")?.starts_with("True");
+    let shape = after("shape").and_then(|text| text.strip_prefix('(')?.split_once(')')).ok_or("no shape")?.0;
+    let sizes = shape.split(',').map(str::trim).filter(|size| !size.is_empty());
+    let shape = sizes.map(str::parse).collect::<Result<Vec<usize>, _>>().map_err(|_| "the shape is not valid")?;
+    Ok(NpyArray { kind, fortran, shape, data: &rest[start + length..] })
 }
 
 #[cfg(test)]

@@ -182,8 +182,7 @@ pub(crate) fn begin_arrivals(
     let (Some(server), Some(assets)) = (server, assets) else { return };
     for (entity, load) in &loads {
         if let Some(weights) = assets.get(&load.weights) {
-            let (weights, total) = (weights.clone(), weights.bytes());
-            commands.entity(entity).insert(Arriving { weights, next: 0, part: None, done: 0, total, failed: None });
+            commands.entity(entity).insert(Arriving::new(weights.clone()));
         } else if let Some(LoadState::Failed(error)) = server.get_load_state(&load.weights) {
             end(&mut commands, entity, Err((&error).into()));
         }
@@ -241,6 +240,12 @@ fn end(commands: &mut Commands, entity: Entity, result: Result<usize, WeightsErr
 }
 
 impl Arriving {
+    /// The state before the first tensor.
+    pub(crate) fn new(weights: TensorWeights) -> Self {
+        let total = weights.bytes();
+        Self { weights, next: 0, part: None, done: 0, total, failed: None }
+    }
+
     /// Places the next piece. Tensors larger than the limit per frame are split. Tensors that fit in the next frame
     /// wait for it.
     fn turn(

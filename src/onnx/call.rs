@@ -34,7 +34,10 @@ impl From<OpError> for Stop {
 
 impl From<HostError> for Stop {
     fn from(error: HostError) -> Self {
-        Self::Failed(error.to_string())
+        match error {
+            HostError::Range { .. } | HostError::Type { .. } => Self::Unsupported(error.to_string()),
+            HostError::Length { .. } => Self::Failed(error.to_string()),
+        }
     }
 }
 
@@ -106,19 +109,7 @@ impl<'a> Call<'a> {
 
     /// A value on the device. Host values are uploaded when they are first needed.
     pub(crate) fn upload(&self, value: &Value<'a>) -> Result<TensorValue<'a>, Stop> {
-        match value {
-            Value::Device(value, _) => Ok(*value),
-            Value::Host(host) => {
-                if let Some(value) = host.uploaded.get() {
-                    return Ok(*value);
-                }
-                let data = host.tensor.to_data()?;
-                let value = self.ops.host_value(self.backend, &data, host.origin == Origin::Constant)?;
-                Ok(*host.uploaded.get_or_init(|| value))
-            }
-            Value::Sequence(..) => failed("a sequence where a tensor is needed"),
-            Value::Nothing => failed("an empty optional where a tensor is needed"),
-        }
+        upload(self.ops, self.backend, value)
     }
 
     /// The shape of an input. Rank 0 if the input is absent.
@@ -212,6 +203,29 @@ impl<'a> Call<'a> {
     /// An output with the element type of an input.
     pub(crate) fn like(&self, i: usize, value: TensorValue<'a>) -> Outputs<'a> {
         Ok(vec![Some(Value::Device(value, self.type_of(i)?))])
+    }
+}
+
+/// A value on the device. Host values are uploaded when they are first needed.
+pub(super) fn upload<'a>(
+    ops: &'a TensorCommands<'a, 'a>,
+    backend: Backend,
+    value: &Value<'a>,
+) -> Result<TensorValue<'a>, Stop> {
+    match value {
+        Value::Device(value, _) => Ok(*value),
+        Value::Host(host) => {
+            if let Some(value) = host.uploaded.get() {
+                return Ok(*value);
+            }
+            let value = match host.weight {
+                Some(weight) => ops.value(weight)?,
+                None => ops.host_value(backend, &host.tensor.to_data()?, host.origin == Origin::Constant)?,
+            };
+            Ok(*host.uploaded.get_or_init(|| value))
+        }
+        Value::Sequence(..) => failed("a sequence where a tensor is needed"),
+        Value::Nothing => failed("an empty optional where a tensor is needed"),
     }
 }
 

@@ -1,9 +1,10 @@
 //! The graph after checking: nodes with resolved values, subgraphs, constants. Nothing here depends on the file's names
 //! except for messages.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::host::HostTensor;
+use super::host_ops::Evaluate;
 use super::operators::Operator;
 use crate::formats::onnx::ElementType;
 
@@ -42,9 +43,53 @@ pub(crate) struct Node {
     /// The version of the operator set that the node was written for.
     pub version: i64,
     pub operator: &'static Operator,
+    /// How the host computes it, if it can.
+    pub host: Option<Evaluate>,
     pub inputs: Vec<Option<ValueId>>,
     pub outputs: Vec<Option<ValueId>>,
     pub attributes: Vec<(String, Attribute)>,
+    /// Results on the host of earlier runs.
+    pub memo: Memo,
+}
+
+/// Inputs on the host, and the outputs that they gave.
+type Remembered = (Vec<Option<Arc<HostTensor>>>, Vec<Arc<HostTensor>>);
+
+/// The last results of a node on the host, so that a run with the same shapes does not compute them again.
+#[derive(Debug, Default)]
+pub(crate) struct Memo(Mutex<Vec<Remembered>>);
+
+impl Clone for Memo {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl Memo {
+    /// Results that are kept for one node.
+    const CAPACITY: usize = 4;
+    /// Larger inputs are not compared.
+    const MAX_ELEMENTS: usize = 1024;
+
+    /// The outputs that these inputs gave before.
+    pub(crate) fn find(&self, inputs: &[Option<Arc<HostTensor>>]) -> Option<Vec<Arc<HostTensor>>> {
+        let same = |a: &Option<Arc<HostTensor>>, b: &Option<Arc<HostTensor>>| match (a, b) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b) || (a.elements() <= Self::MAX_ELEMENTS && a == b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits =
+            |(known, _): &&Remembered| known.len() == inputs.len() && known.iter().zip(inputs).all(|(a, b)| same(a, b));
+        entries.iter().find(fits).map(|(_, outputs)| outputs.clone())
+    }
+
+    pub(crate) fn keep(&self, inputs: Vec<Option<Arc<HostTensor>>>, outputs: Vec<Arc<HostTensor>>) {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.len() == Self::CAPACITY {
+            entries.remove(0);
+        }
+        entries.push((inputs, outputs));
+    }
 }
 
 impl Node {
@@ -206,7 +251,18 @@ pub(crate) struct Graph {
     /// Values of the graph around it: there, and here.
     pub captures: Vec<(ValueId, ValueId)>,
     /// Initialisers and folded values.
-    pub constants: Vec<(ValueId, Arc<HostTensor>)>,
+    pub constants: Vec<Constant>,
     /// In an order in which every node comes after those it depends on.
     pub nodes: Vec<Arc<Node>>,
+    /// For each value, the last node that uses it. `u32::MAX` for outputs of the graph.
+    pub last_use: Vec<u32>,
+}
+
+/// A value that is known when the model is loaded.
+#[derive(Clone, Debug)]
+pub(crate) struct Constant {
+    pub value: ValueId,
+    pub tensor: Arc<HostTensor>,
+    /// The tensor of the model that holds it on the device, if it is large.
+    pub weight: Option<u32>,
 }

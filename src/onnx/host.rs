@@ -219,18 +219,23 @@ impl HostTensor {
         {
             return Ok(Self { element, shape: data.shape().clone(), content: Content::Words(data.words().clone()) });
         }
-        let own = Self {
+        let own = Self::own(data);
+        if own.element == element {
+            return Ok(own);
+        }
+        Self::from_numbers(element, own.shape.clone(), &own.numbers()?)
+    }
+
+    /// The values of a device, in the type that they have there. Quantised values become `float`.
+    pub(crate) fn own(data: &TensorData) -> Self {
+        Self {
             element: ElementType::of_device(data.dtype()),
             shape: data.shape().clone(),
             content: match data.dtype().is_quantized() {
                 true => Content::Words(words(bytemuck::cast_slice(&data.to_f32()))),
                 false => Content::Words(data.words().clone()),
             },
-        };
-        if own.element == element {
-            return Ok(own);
         }
-        Self::from_numbers(element, own.shape.clone(), &own.numbers()?)
     }
 
     /// The element type.

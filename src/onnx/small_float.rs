@@ -129,6 +129,24 @@ impl SmallFloat {
         }
     }
 
+    /// The code of a power of two, by the rounding mode of the standard: `up`, `down` or `nearest`.
+    pub(crate) fn encode_power(self, value: f64, mode: &str, saturate: bool) -> u8 {
+        if value.is_nan() || value < 0.0 {
+            return self.nan();
+        }
+        let max = self.max_code();
+        if value > self.magnitude(max) {
+            return if saturate && mode != "nearest" || value.is_finite() && saturate { max } else { self.nan() };
+        }
+        let code = (0..=max).rev().find(|&code| self.magnitude(code) <= value).unwrap_or(0);
+        let (below, exact) = (self.magnitude(code), self.magnitude(code) >= value);
+        match mode {
+            "up" if !exact && code < max => code + 1,
+            "nearest" if value >= below * 1.5 && code < max => code + 1,
+            _ => code,
+        }
+    }
+
     /// The code of a number that is out of range.
     fn beyond(self) -> u8 {
         match self.special {

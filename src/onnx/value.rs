@@ -5,6 +5,8 @@ use core::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bevy::ecs::entity::Entity;
+
 use super::host::HostTensor;
 use crate::formats::onnx::ElementType;
 use crate::record::TensorValue;
@@ -23,6 +25,8 @@ pub(crate) enum Origin {
 pub(crate) struct HostValue<'a> {
     pub tensor: Arc<HostTensor>,
     pub origin: Origin,
+    /// The tensor of the model that has the same content.
+    pub weight: Option<Entity>,
     /// The same value on the device, once an operator has needed it there. Clones share it.
     pub(super) uploaded: Rc<OnceCell<TensorValue<'a>>>,
 }
@@ -53,7 +57,12 @@ impl<'a> Value<'a> {
     }
 
     pub(crate) fn host(tensor: Arc<HostTensor>, origin: Origin) -> Self {
-        Self::Host(HostValue { tensor, origin, uploaded: Rc::default() })
+        Self::Host(HostValue { tensor, origin, weight: None, uploaded: Rc::default() })
+    }
+
+    /// A constant of the model that one of its tensors holds on the device.
+    pub(crate) fn weight(tensor: Arc<HostTensor>, weight: Option<Entity>) -> Self {
+        Self::Host(HostValue { tensor, origin: Origin::Constant, weight, uploaded: Rc::default() })
     }
 
     /// The element type. `None` for an empty optional.

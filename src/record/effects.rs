@@ -2,6 +2,8 @@
 
 use bevy::ecs::entity::Entity;
 
+#[cfg(feature = "onnx")]
+use super::TensorValue;
 use super::{Arg, Recorder, TensorAxis, TensorCommands, TensorOperand};
 use crate::error::{OpError, OpResult, OperandInfo};
 use crate::ir::{Backend, DType, Element, Layout, Op};
@@ -159,6 +161,20 @@ impl TensorCommands<'_, '_> {
         let node = part.load(storage, layout);
         part.read(node, request);
         Ok(receiver)
+    }
+
+    /// Keeps a value in a new tensor without an entity, for later recordings.
+    #[cfg(feature = "onnx")]
+    #[track_caller]
+    pub(crate) fn keep(&self, value: TensorValue<'_>) -> OpResult<Tensor> {
+        let rec = &mut self.recorder();
+        let value = rec.any_arg("keep", value.into())?;
+        let tensor = Tensor::blank(rec.dtype_of_arg(value), rec.shape_of_arg(value));
+        tensor.storage().home(value.backend);
+        let part = rec.part(value);
+        let slot = part.slot(tensor.storage());
+        part.store(value.node, slot, tensor.layout().clone());
+        Ok(tensor)
     }
 
     /// Writes host data to a tensor of the same shape and type that has no entity. Its backend must be decided.

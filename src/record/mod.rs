@@ -140,6 +140,18 @@ impl<'w, 's> TensorCommands<'w, 's> {
             .map_or(self.support.backend, |backend| self.support.available(backend.0))
     }
 
+    /// Sets what reports call the ops that are recorded from now on. `None` calls them by their own names.
+    #[cfg(feature = "onnx")]
+    pub(crate) fn set_label(&self, label: Option<&'static str>) {
+        self.recording.0.borrow_mut().label = label;
+    }
+
+    /// The backend that a model asks for, or that of the app.
+    #[cfg(feature = "onnx")]
+    pub(crate) fn model_backend(&self, model: Entity) -> Backend {
+        self.wish(Some(&TensorOf(model)))
+    }
+
     /// The tensor of an entity, and the backend it lives on (decided here if it is new).
     fn tensor(&self, op: &'static str, entity: Entity) -> OpResult<(&Tensor, Backend)> {
         let (tensor, of) = self.lookup(op, entity)?;
@@ -238,8 +250,9 @@ impl<'a> Recorder<'a> {
     /// The part of the recording for a backend, with the current op noted in it.
     fn begin(&mut self, backend: Backend, op: &'static str) -> &mut Part {
         let site = self.site;
+        let name = self.recording.label.unwrap_or(op);
         let part = self.recording.part(backend);
-        (part.name, part.site) = (op, site);
+        (part.name, part.site) = (name, site);
         part
     }
 

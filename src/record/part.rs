@@ -27,6 +27,8 @@ pub(crate) struct Recording {
     pub is_aside: bool,
     /// Work that is prepared, not run.
     pub asides: Vec<Aside>,
+    /// What reports call the ops that are recorded now, if not by their own names.
+    pub label: Option<&'static str>,
 }
 
 impl Default for Recording {
@@ -40,6 +42,7 @@ impl Default for Recording {
             carried: HashMap::default(),
             is_aside: false,
             asides: Vec::new(),
+            label: None,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod call;
 pub mod case;
+pub mod cases;
 pub mod run;
 
 mod attention;

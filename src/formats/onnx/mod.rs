@@ -12,8 +12,8 @@ pub use element::ElementType;
 pub use error::OnnxFormatError;
 
 pub(crate) use message::{
-    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, OptionalProto, SequenceProto,
-    TensorProto, TypeProto, ValueInfoProto,
+    AttributeProto, DimensionProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    OptionalProto, SequenceProto, TensorProto, TypeProto, ValueInfoProto,
 };
 pub(crate) use tensor::{External, ExternalFiles, StoredContent, StoredTensor};
 

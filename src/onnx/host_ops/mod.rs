@@ -1,7 +1,9 @@
 //! Evaluation on the host, exact in 64 bits: shape arithmetic and constants. It never reaches a device.
 
-pub(crate) mod arithmetic;
+mod arithmetic;
+mod generate;
 pub(crate) mod movement;
+mod reduce;
 
 use core::ops::Deref;
 use std::sync::Arc;
@@ -9,6 +11,7 @@ use std::sync::Arc;
 use super::call::{Stop, failed};
 use super::graph::Node;
 use super::host::HostTensor;
+use super::operators::Operator;
 use crate::ir::Shape;
 
 /// One node being computed on the host. Attributes are methods of [`Node`]: `call.int("axis", 0)`.
@@ -22,6 +25,83 @@ impl Deref for HostCall<'_> {
     fn deref(&self) -> &Node {
         self.node
     }
+}
+
+/// Computes a node on the host.
+pub(crate) type Evaluate = fn(&HostCall) -> HostOutputs;
+
+/// How the host computes a standard operator, if it can.
+pub(crate) fn find(operator: &Operator) -> Option<Evaluate> {
+    if !operator.domain.is_empty() {
+        return None;
+    }
+    Some(match operator.name {
+        "Abs" => arithmetic::abs,
+        "Add" => arithmetic::add,
+        "And" | "BitwiseAnd" => arithmetic::and,
+        "BitShift" => arithmetic::bit_shift,
+        "BitwiseNot" => arithmetic::bitwise_not,
+        "Cast" => generate::cast,
+        "CastLike" => generate::cast_like,
+        "Ceil" => arithmetic::ceil,
+        "Clip" => arithmetic::clip,
+        "Compress" => reduce::compress,
+        "Concat" => movement::concat,
+        "ConstantOfShape" => generate::constant_of_shape,
+        "Cos" => arithmetic::cos,
+        "CumSum" => reduce::cum_sum,
+        "Div" => arithmetic::div,
+        "Equal" => arithmetic::equal,
+        "Exp" => arithmetic::exp,
+        "Expand" => movement::expand,
+        "Flatten" => movement::flatten,
+        "Floor" => arithmetic::floor,
+        "Gather" => movement::gather,
+        "GatherElements" => movement::gather_elements,
+        "Greater" => arithmetic::greater,
+        "GreaterOrEqual" => arithmetic::greater_or_equal,
+        "Identity" => movement::identity,
+        "Less" => arithmetic::less,
+        "LessOrEqual" => arithmetic::less_or_equal,
+        "Log" => arithmetic::log,
+        "Max" => arithmetic::max,
+        "Min" => arithmetic::min,
+        "Mod" => arithmetic::modulo,
+        "Mul" => arithmetic::mul,
+        "Neg" => arithmetic::neg,
+        "NonMaxSuppression" => reduce::non_max_suppression,
+        "NonZero" => reduce::non_zero,
+        "Not" => arithmetic::not,
+        "Or" | "BitwiseOr" => arithmetic::or,
+        "Pow" => arithmetic::pow,
+        "Range" => generate::range,
+        "Reciprocal" => arithmetic::reciprocal,
+        "ReduceMax" => reduce::max,
+        "ReduceMean" => reduce::mean,
+        "ReduceMin" => reduce::min,
+        "ReduceProd" => reduce::prod,
+        "ReduceSum" => reduce::sum,
+        "Reshape" => movement::reshape,
+        "Round" => arithmetic::round,
+        "Shape" => movement::shape,
+        "Sign" => arithmetic::sign,
+        "Sin" => arithmetic::sin,
+        "Size" => movement::size,
+        "Slice" => movement::slice,
+        "Split" => movement::split,
+        "Sqrt" => arithmetic::sqrt,
+        "Squeeze" => movement::squeeze,
+        "StringConcat" => reduce::string_concat,
+        "Sub" => arithmetic::sub,
+        "Sum" => arithmetic::sum,
+        "Tile" => movement::tile,
+        "Transpose" => movement::transpose,
+        "Unique" => reduce::unique,
+        "Unsqueeze" => movement::unsqueeze,
+        "Where" => arithmetic::select,
+        "Xor" | "BitwiseXor" => arithmetic::xor,
+        _ => return None,
+    })
 }
 
 /// The outputs in operator order.

@@ -1,7 +1,6 @@
 //! Functions of two or more values, element by element.
 
 use super::super::call::{Call, Outputs, Stop, axis_index, one};
-use super::super::host_ops::arithmetic;
 use super::Operator;
 use crate::error::OpResult;
 use crate::formats::onnx::ElementType;
@@ -9,14 +8,14 @@ use crate::ir::DType;
 use crate::record::{TensorCommands, TensorValue};
 
 pub(super) const OPERATORS: &[Operator] = &[
-    Operator::new("Add").host(arithmetic::add).record(|call| arithmetic(call, |ops, a, b| ops.add(a, b))),
+    Operator::new("Add").record(|call| arithmetic(call, |ops, a, b| ops.add(a, b))),
     Operator::new("Sub").record(|call| arithmetic(call, |ops, a, b| ops.sub(a, b))),
     Operator::new("Mul").record(|call| arithmetic(call, |ops, a, b| ops.mul(a, b))),
     Operator::new("Div").record(|call| arithmetic(call, |ops, a, b| ops.div(a, b))),
     Operator::new("Mod").record(modulo),
     Operator::new("Pow").record(pow),
     Operator::new("Equal").record(|call| compare(call, |ops, a, b| ops.equal(a, b))),
-    Operator::new("Less").host(arithmetic::less).record(|call| compare(call, |ops, a, b| ops.less(a, b))),
+    Operator::new("Less").record(|call| compare(call, |ops, a, b| ops.less(a, b))),
     Operator::new("LessOrEqual").record(|call| compare(call, |ops, a, b| ops.less_equal(a, b))),
     Operator::new("Greater").record(|call| compare(call, |ops, a, b| ops.greater(a, b))),
     Operator::new("GreaterOrEqual").record(|call| compare(call, |ops, a, b| ops.greater_equal(a, b))),

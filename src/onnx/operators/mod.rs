@@ -5,6 +5,7 @@ mod binary;
 mod einsum;
 mod elementwise;
 mod generate;
+mod host_only;
 mod indexing;
 mod loss;
 mod matmul;
@@ -15,6 +16,7 @@ mod random;
 mod recurrent;
 mod reduce;
 mod resample;
+mod sequence;
 mod shapes;
 mod signal;
 mod types;
@@ -25,12 +27,10 @@ use std::sync::OnceLock;
 
 use super::call::{Call, Outputs, Stop};
 use super::graph::Node;
-use super::host_ops::{HostCall, HostOutputs};
+use super::host_ops::Evaluate;
 
 /// Records a node on the device.
 pub(crate) type Record = for<'a> fn(&Call<'a>) -> Outputs<'a>;
-/// Computes a node on the host.
-pub(crate) type Evaluate = fn(&HostCall) -> HostOutputs;
 /// Refuses a node when the model is loaded, by its attributes and its number of inputs.
 pub(crate) type Check = fn(&Node) -> Result<(), String>;
 
@@ -77,7 +77,7 @@ impl Operator {
         Self { record: Some(record), ..self }
     }
 
-    /// How a node is computed on the host.
+    /// How a node is computed on the host. Standard operators of `host_ops` need no entry here.
     pub(crate) const fn host(self, host: Evaluate) -> Self {
         Self { host: Some(host), ..self }
     }
@@ -118,6 +118,7 @@ const FAMILIES: &[&[Operator]] = &[
     einsum::OPERATORS,
     elementwise::OPERATORS,
     generate::OPERATORS,
+    host_only::OPERATORS,
     indexing::OPERATORS,
     loss::OPERATORS,
     matmul::OPERATORS,
@@ -127,6 +128,7 @@ const FAMILIES: &[&[Operator]] = &[
     recurrent::OPERATORS,
     reduce::OPERATORS,
     resample::OPERATORS,
+    sequence::OPERATORS,
     shapes::OPERATORS,
     signal::OPERATORS,
     types::OPERATORS,

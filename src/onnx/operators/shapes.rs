@@ -9,9 +9,9 @@ use crate::ir::Shape;
 use crate::record::{Axes, DepthOrder, PadMode, TensorValue};
 
 pub(super) const OPERATORS: &[Operator] = &[
-    Operator::new("Shape").host(movement::shape).record(shape),
+    Operator::new("Shape").record(shape),
     Operator::new("Size").record(size),
-    Operator::new("Reshape").host(movement::reshape).record(reshape),
+    Operator::new("Reshape").record(reshape),
     Operator::new("Flatten").record(flatten),
     Operator::new("Transpose").record(transpose),
     Operator::new("Squeeze").record(squeeze),
