@@ -21,6 +21,12 @@ mod lifecycle;
 mod loading;
 mod multimodal;
 mod nn;
+#[cfg(feature = "onnx")]
+mod onnx_dynamic;
+#[cfg(feature = "onnx")]
+mod onnx_errors;
+#[cfg(feature = "onnx")]
+mod onnx_model;
 mod op_errors;
 mod op_invariants;
 mod parity;

@@ -20,7 +20,7 @@ use crate::ir::Backend;
 use crate::record::TensorCommands;
 
 /// The largest number of nodes that one recording runs. A loop that does not end stops here.
-const MAX_STEPS: usize = 1 << 20;
+const MAX_STEPS: usize = 1 << 18;
 
 /// Values from inputs of a model with more elements than this run on the device, also integers.
 const MAX_HOST_DATA: usize = 1 << 12;
