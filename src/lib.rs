@@ -106,6 +106,9 @@ mod pages {
     struct Memory;
     #[doc = include_str!("../docs/models.md")]
     struct Models;
+    #[cfg(feature = "onnx")]
+    #[doc = include_str!("../docs/onnx.md")]
+    struct Onnx;
     #[doc = include_str!("../docs/performance.md")]
     struct Performance;
 }

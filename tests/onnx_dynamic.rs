@@ -121,7 +121,8 @@ fn a_steady_frame_of_a_model_builds_nothing() {
         // A frame at a time, so that the number of readbacks in flight does not depend on the machine.
         let frame = |rig: &mut Rig| {
             let arrived = rig.app.world().resource::<Live>().arrived;
-            rig.app.world_mut().run_system_cached(forward).expect("it records");
+            let recorded: Result<(), _> = rig.app.world_mut().run_system_cached(forward);
+            recorded.expect("it records");
             rig.step_until(|app| app.world().resource::<Live>().arrived > arrived);
         };
         for _ in 0..5 {

@@ -275,16 +275,16 @@ fn wrong_inputs_of_a_run_are_named() {
 
 #[test]
 fn integers_that_32_bits_cannot_hold_are_refused_on_the_device() {
-    let nodes = [node("Gather", &["w", "i"], &["y"])];
+    let nodes = [node("GatherND", &["w", "i"], &["y"])];
     let file = model(&graph(
         &nodes,
-        &[value("i", INT64, &[-1])],
+        &[value("i", INT64, &[-1, 1])],
         &[value("y", FLOAT, &[-1])],
         &[floats("w", &[400], &[1.0; 400])],
     ));
     let mut rig = Rig::new(Backend::Cpu);
     let model = spawn(&mut rig, &file);
-    let index = HostTensor::from_i64(&[1 << 40], [1]).unwrap();
+    let index = HostTensor::from_i64(&[1 << 40], [1, 1]).unwrap();
     let wide = run(&mut rig, model, OnnxInputs::new().with("i", index)).unwrap_err();
     assert!(wide.to_string().contains("1099511627776 of type int64 does not fit in i32"), "{wide}");
 }

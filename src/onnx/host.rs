@@ -200,7 +200,7 @@ impl HostTensor {
             },
             E::Float8E4M3Fn | E::Float8E4M3Fnuz | E::Float8E5M2 | E::Float8E5M2Fnuz | E::Float4E2M1 | E::Float8E8M0 => {
                 match SmallFloat::of(element) {
-                    Some(small) => floats(numbers, |v| [small.encode(v, true)]),
+                    Some(small) => floats(numbers, |v| [small.encode(v, v.is_finite())]),
                     None => return Err(HostError::Type { element, wanted: "numbers" }),
                 }
             }

@@ -106,8 +106,7 @@ impl<'a> Machine<'a> {
     /// Runs until the model is done or the host needs a value of the device.
     pub(super) fn run(&mut self) -> Result<Progress<'a>, OnnxRunError> {
         for _ in 0..MAX_STEPS {
-            let Some(frame) = self.stack.last_mut() else { return Ok(Progress::Done(Vec::new())) };
-            let depth = self.stack.len() - 1;
+            let Some(depth) = self.stack.len().checked_sub(1) else { return Ok(Progress::Done(Vec::new())) };
             let frame = &mut self.stack[depth];
             let Some(node) = frame.graph.nodes.get(frame.next).cloned() else {
                 if let Some(progress) = self.leave()? {
@@ -216,7 +215,10 @@ impl<'a> Machine<'a> {
             return Err(Stop::Host(needs));
         }
         match inputs.iter().flatten().all(|value| value.as_host().is_some()) {
-            true => evaluate(node, host, &inputs),
+            true => evaluate(node, host, &inputs).map_err(|stop| match stop {
+                Stop::Unsupported(_) => Stop::Unsupported(reason),
+                stop => stop,
+            }),
             false => Err(Stop::Unsupported(reason)),
         }
     }

@@ -11,7 +11,7 @@ use prost::bytes::Bytes;
 use super::error::{OnnxError, OnnxRunError};
 use super::program::{OnnxGraph, OnnxPort, external_files};
 use super::run::image_settings;
-use crate::formats::onnx::{ExternalFiles, ModelProto, decode};
+use crate::formats::onnx::{ExternalFiles, decode_model};
 use crate::formats::{Arriving, LoadWeights, TensorWeights, WeightsReady};
 use crate::image::ImageSettings;
 use crate::support::ModelBackend;
@@ -165,7 +165,7 @@ impl AssetLoader for OnnxLoader {
         let io = |error: &dyn core::fmt::Display| OnnxError::Io { path: path.to_string(), message: error.to_string() };
         let mut bytes = Vec::new();
         reader.read_to_end(&mut bytes).await.map_err(|error| io(&error))?;
-        let model: ModelProto = decode(Bytes::from(bytes))?;
+        let model = decode_model(Bytes::from(bytes))?;
         let mut files = ExternalFiles::new();
         for location in external_files(&model)? {
             let beside = AssetPath::from(path.path().with_file_name(&location)).with_source(path.source().clone());

@@ -11,7 +11,7 @@ use super::build::build;
 use super::error::OnnxError;
 use super::fold::{name_weights, simplify};
 use super::graph::{Attribute, Graph, Port, ValueType};
-use crate::formats::onnx::{ExternalFiles, ModelProto, OnnxFormatError, decode};
+use crate::formats::onnx::{ExternalFiles, ModelProto, OnnxFormatError, decode_model};
 use crate::tensor::TensorData;
 
 /// A constant that is a tensor of the model.
@@ -46,7 +46,7 @@ pub struct OnnxPort {
 impl OnnxGraph {
     /// Reads a model from bytes, without files beside it.
     pub fn from_bytes(bytes: impl Into<Vec<u8>>) -> Result<Self, OnnxError> {
-        let model: ModelProto = decode(Bytes::from(bytes.into()))?;
+        let model = decode_model(Bytes::from(bytes.into()))?;
         Self::from_message(model, &ExternalFiles::new())
     }
 
@@ -58,7 +58,7 @@ impl OnnxGraph {
                 .map(Bytes::from)
                 .map_err(|error| OnnxError::Io { path: path.display().to_string(), message: error.to_string() })
         };
-        let model: ModelProto = decode(read(path)?)?;
+        let model = decode_model(read(path)?)?;
         let mut files = ExternalFiles::new();
         let folder = path.parent().unwrap_or(Path::new(""));
         for location in external_files(&model)? {

@@ -225,10 +225,6 @@ impl<'a> OnnxOutputs<'a> {
     pub fn host(&self, name: &str) -> Option<Arc<HostTensor>> {
         self.find(name).ok().and_then(|(_, value)| value.as_host().cloned())
     }
-
-    pub(super) fn into_values(self) -> Vec<Option<Value<'a>>> {
-        self.values
-    }
 }
 
 pub(super) fn unknown(what: &'static str, name: &str, ports: &[Port]) -> OnnxRunError {

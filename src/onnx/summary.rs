@@ -7,7 +7,7 @@ use prost::bytes::Bytes;
 use super::build::declared_type;
 use super::error::OnnxError;
 use super::program::OnnxPort;
-use crate::formats::onnx::{GraphProto, ModelProto, decode};
+use crate::formats::onnx::{GraphProto, decode_model};
 
 /// What a file says about itself. Unlike [`OnnxGraph`](super::OnnxGraph) it can be read from models that cannot run.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,7 +31,7 @@ pub struct OnnxSummary {
 impl OnnxSummary {
     /// Reads the bytes of a file. Checks nothing but the format.
     pub fn from_bytes(bytes: impl Into<Vec<u8>>) -> Result<Self, OnnxError> {
-        let model: ModelProto = decode(Bytes::from(bytes.into()))?;
+        let model = decode_model(Bytes::from(bytes.into()))?;
         let graph = model.graph.unwrap_or_default();
         let name = |domain: &str, op: &str| match domain {
             "" | "ai.onnx" => op.to_owned(),

@@ -3,6 +3,7 @@
 mod element;
 mod error;
 mod message;
+mod scan;
 mod tensor;
 
 use prost::Message;
@@ -15,7 +16,13 @@ pub(crate) use message::{
     AttributeProto, DimensionProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
     OptionalProto, SequenceProto, TensorProto, TypeProto, ValueInfoProto,
 };
-pub(crate) use tensor::{External, ExternalFiles, StoredContent, StoredTensor};
+pub(crate) use tensor::{ExternalFiles, StoredContent, StoredTensor};
+
+/// Decodes a model.
+pub(crate) fn decode_model(bytes: Bytes) -> Result<ModelProto, OnnxFormatError> {
+    scan::check_size(&bytes)?;
+    decode(bytes)
+}
 
 /// Decodes a message.
 pub(crate) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, OnnxFormatError> {

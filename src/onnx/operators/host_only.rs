@@ -4,7 +4,6 @@
 use super::Operator;
 
 pub(super) const OPERATORS: &[Operator] = &[
-    Operator::new("Compress"),
     Operator::new("NonMaxSuppression"),
     Operator::new("NonZero"),
     Operator::new("StringConcat"),

@@ -160,3 +160,58 @@ pub(crate) fn find(domain: &str, name: &str, version: i64) -> Result<&'static Op
 pub(crate) fn refuse<T>(reason: impl Into<String>) -> Result<T, Stop> {
     Err(Stop::Unsupported(reason.into()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::onnx::host_ops;
+
+    /// The rows of the table in `docs/onnx.md`.
+    fn rows() -> String {
+        let mut rows: Vec<String> = all()
+            .map(|operator| {
+                let domain = if operator.domain.is_empty() { "ai.onnx" } else { operator.domain };
+                let versions = match operator.versions {
+                    (1, i64::MAX) => "all".to_owned(),
+                    (first, i64::MAX) => format!("{first} and later"),
+                    (1, last) => format!("to {last}"),
+                    (first, last) => format!("{first} to {last}"),
+                };
+                let host = operator.host.is_some() || host_ops::find(operator).is_some();
+                let runs = match (operator.record.is_some() || operator.control.is_some(), host) {
+                    (true, true) => "device, host",
+                    (true, false) => "device",
+                    (false, _) => "host",
+                };
+                format!("| {domain} | `{}` | {versions} | {runs} |\n", operator.name)
+            })
+            .collect();
+        rows.sort();
+        format!("| domain | operator | versions | runs on |\n|---|---|---|---|\n{}", rows.concat())
+    }
+
+    /// With `ONNX_DOCS` set, writes the table.
+    #[test]
+    fn the_docs_list_every_operator() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/onnx.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let (before, rest) = text.split_once("<!-- operators -->\n").unwrap();
+        let (table, after) = rest.split_once("<!-- end of operators -->").unwrap();
+        if std::env::var_os("ONNX_DOCS").is_some() {
+            let text = format!("{before}<!-- operators -->\n{}<!-- end of operators -->{after}", rows());
+            std::fs::write(path, text).unwrap();
+        } else {
+            assert_eq!(table, rows(), "run this test with ONNX_DOCS=1 to write the table");
+        }
+    }
+
+    #[test]
+    fn every_operator_runs_somewhere_and_is_listed_once() {
+        let mut seen = std::collections::HashSet::new();
+        for operator in all() {
+            let host = operator.host.is_some() || host_ops::find(operator).is_some();
+            assert!(host || operator.record.is_some() || operator.control.is_some(), "{}", operator.name);
+            assert!(seen.insert((operator.domain, operator.name, operator.versions)), "{} twice", operator.name);
+        }
+    }
+}
