@@ -51,12 +51,13 @@ pub use plugin::{PipelineSettings, TensorComputePlugin, TensorSystems};
 
 /// Recording: the system parameter [`TensorCommands`](ops::TensorCommands), its operands and the settings of its ops.
 pub mod ops {
-    pub use crate::ir::{BinaryOp, UnaryOp};
+    pub use crate::ir::{BinaryOp, SampleFilter, SamplePadding, UnaryOp};
     pub use crate::record::{
         AttentionSettings, Axes, ConvSettings, ConvTransposeSettings, CumsumSettings, DepthOrder, GruSettings,
         KernelInputs, LAST, LstmSettings, OptionalOperand, PadMode, Padding, PoolSettings, RecurrentActivation,
-        ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo, RnnSettings, RopeLayout, RopeSettings,
-        ScatterMode, TensorAxis, TensorCommands, TensorExpression, TensorOperand, TensorValue,
+        ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo, RnnSettings, RoiAlignSettings,
+        RopeLayout, RopeSettings, SampleSettings, ScatterMode, TensorAxis, TensorCommands, TensorExpression,
+        TensorOperand, TensorValue,
     };
 }
 
@@ -79,8 +80,8 @@ pub mod prelude {
     pub use crate::ops::{
         AttentionSettings, Axes, ConvSettings, ConvTransposeSettings, CumsumSettings, DepthOrder, GruSettings, LAST,
         LstmSettings, OptionalOperand, PadMode, Padding, PoolSettings, RecurrentActivation, ResizeMode, ResizeSettings,
-        ResizeTo, RnnSettings, RopeLayout, RopeSettings, ScatterMode, TensorAxis, TensorCommands, TensorExpression,
-        TensorOperand, TensorValue,
+        ResizeTo, RnnSettings, RoiAlignSettings, RopeLayout, RopeSettings, SampleSettings, ScatterMode, TensorAxis,
+        TensorCommands, TensorExpression, TensorOperand, TensorValue,
     };
     pub use crate::pipelines::{TensorPipelines, WarmUpStatus, warmed_up};
     pub use crate::readback::{TensorReady, TensorReceiver};

@@ -12,6 +12,7 @@ mod known;
 mod products;
 mod recurrent;
 mod rows;
+mod sampling;
 mod shapes;
 mod windows;
 

@@ -13,6 +13,7 @@ mod graph;
 mod op;
 mod operand;
 mod recurrent;
+mod sampling;
 mod shape;
 mod structure;
 
@@ -20,6 +21,7 @@ pub use backend::Backend;
 pub use custom::{CpuKernelCall, Dispatch, OutputShape, SourcePlace};
 pub use dtype::{Class, DType, Element, Truth};
 pub use op::{BinaryOp, UnaryOp};
+pub use sampling::{SampleFilter, SamplePadding};
 pub use shape::{Layout, Shape, Strides};
 
 pub(crate) use blocks::BlockFormat;
@@ -33,4 +35,5 @@ pub(crate) use graph::{Graph, Node, NodeId};
 pub(crate) use op::{InnerOp, NormKind, Op, OpKind, PoolKind, ReduceKind, ScatterReduce, View, Window};
 pub(crate) use operand::{Operand, Source};
 pub(crate) use recurrent::{Activation, ActivationFunction, Cell, Recurrence};
+pub(crate) use sampling::{RoiKind, RoiPooling, SampleCoordinates, Sampling};
 pub(crate) use structure::{PartStructure, Structure};

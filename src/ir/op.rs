@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{CustomCall, ElementFunction, Layout, Recurrence};
+use super::{CustomCall, ElementFunction, Layout, Recurrence, RoiPooling, Sampling};
 
 /// What a node does. All fields are structural: ops that differ in them need different plans.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -129,6 +129,16 @@ pub(crate) enum Op {
         causal: bool,
         mask: bool,
     },
+    /// Inputs: `x [n, c, d, h, w]`, and points `[n, count, axes]` whose last axis is x, y and, if there are three, z. Output
+    /// `[n, c, count]`.
+    Sample {
+        sampling: Sampling,
+    },
+    /// Inputs: `x [n, c, h, w]`, regions `[r, 4]`, and the number of the picture that each is in, `i32 [r]`. Output
+    /// `[r, c, …size]`.
+    RoiPool {
+        pooling: RoiPooling,
+    },
     /// One direction of a recurrent layer. Inputs: `gates [steps, batch, gates · hidden]`, the products of the input plus the
     /// bias, `r [hidden, gates · hidden]`, the state `h [batch, hidden]`, and what the layer has besides. Output `[steps +
     /// states, batch, hidden]`: the hidden states, then the last hidden state, then the last cell state of an LSTM.
@@ -198,6 +208,8 @@ impl Op {
             | Op::GatherNd { .. }
             | Op::ScatterElements { .. }
             | Op::ScatterNd { .. }
+            | Op::Sample { .. }
+            | Op::RoiPool { .. }
             | Op::Recurrent { .. }
             | Op::CustomOutput { .. }
             | Op::Read { .. } => 0,
@@ -230,6 +242,8 @@ impl Op {
             | Op::ScatterElements { .. }
             | Op::ScatterNd { .. }
             | Op::Attention { .. }
+            | Op::Sample { .. }
+            | Op::RoiPool { .. }
             | Op::Recurrent { .. }
             | Op::Custom(_)
             | Op::CustomOutput { .. } => OpKind::Kernel,

@@ -32,7 +32,9 @@ mod quant_matmul;
 mod quantize;
 mod recurrent;
 mod reduce;
+mod roi_pool;
 mod row_norm;
+mod sample;
 mod scatter;
 mod softmax;
 mod spec;
@@ -60,7 +62,9 @@ pub(crate) use quant_matmul::QuantMatMulKernel;
 pub(crate) use quantize::QuantizeKernel;
 pub(crate) use recurrent::RecurrentKernel;
 pub(crate) use reduce::{LONGEST_ROW, ReduceKernel};
+pub(crate) use roi_pool::RoiPoolKernel;
 pub(crate) use row_norm::RowNormKernel;
+pub(crate) use sample::SampleKernel;
 pub(crate) use scatter::{ScatterElementsKernel, ScatterNdKernel};
 pub(crate) use softmax::SoftmaxKernel;
 pub(crate) use spec::{Inputs, KernelSpec, Need, Reads, bytes};
@@ -98,6 +102,8 @@ kernels! {
         ScatterElements(ScatterElementsKernel) for ScatterElements { axis, reduce },
         ScatterNd(ScatterNdKernel) for ScatterNd { reduce },
         Attention(AttentionKernel) for Attention { causal, mask },
+        Sample(SampleKernel) for Sample { sampling },
+        RoiPool(RoiPoolKernel) for RoiPool { pooling },
         Recurrent(RecurrentKernel) for Recurrent { layer },
         /// A custom kernel. Inputs and outputs are contiguous, start at valid binding offsets, and use different
         /// memories except for scratch. Its scratch memories follow the outputs. Scalars: the words of its params.

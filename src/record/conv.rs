@@ -249,7 +249,7 @@ impl<'a> Recorder<'a> {
         Ok(ConvArgs { x, weight, bias: bias.map(|_| other), backend, of_x, of_weight, dtype })
     }
 
-    fn conv_op<const N: usize>(
+    pub(super) fn conv_op<const N: usize>(
         &mut self,
         op: &'static str,
         x: TensorOperand<'_>,

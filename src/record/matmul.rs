@@ -6,13 +6,16 @@ use crate::ir::{BinaryOp, DType, InnerOp, NodeId, NormKind, Op, ReduceKind, Shap
 
 /// How a product uses its operands.
 #[derive(Clone, Copy)]
-struct Form {
+pub(super) struct Form {
     transpose_a: bool,
     transpose_b: bool,
     inner: InnerOp,
 }
 
 impl Form {
+    /// `a · b`.
+    pub(super) const PLAIN: Self = Self::new(false, false);
+
     const fn new(transpose_a: bool, transpose_b: bool) -> Self {
         Self { transpose_a, transpose_b, inner: InnerOp::Product }
     }
@@ -245,7 +248,14 @@ impl<'a> Recorder<'a> {
     }
 
     /// Checks and appends a product. The bias `[n]` is added before any reshape, so that it can fuse with the kernel.
-    fn matmul_args(&mut self, op: &'static str, a: Arg, b: Arg, form: Form, bias: Option<Arg>) -> OpResult<NodeId> {
+    pub(super) fn matmul_args(
+        &mut self,
+        op: &'static str,
+        a: Arg,
+        b: Arg,
+        form: Form,
+        bias: Option<Arg>,
+    ) -> OpResult<NodeId> {
         if self.dtype_of_arg(b).is_quantized() {
             return self.weight_product(op, a, b, None, bias);
         }

@@ -15,6 +15,7 @@ mod generate;
 mod generator;
 mod index;
 mod infer;
+mod integer;
 mod matmul;
 mod norm;
 mod operand;
@@ -25,6 +26,7 @@ mod quantize;
 mod recurrent;
 mod reduce;
 mod resize;
+mod sample;
 mod sequence;
 mod shape;
 #[cfg(test)]
@@ -49,6 +51,7 @@ pub use pool::PoolSettings;
 pub use recurrent::{GruSettings, LstmSettings, RecurrentActivation, RnnSettings};
 pub use reduce::CumsumSettings;
 pub use resize::{ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo};
+pub use sample::{RoiAlignSettings, SampleSettings};
 pub use sequence::{AttentionSettings, RopeLayout, RopeSettings};
 pub use shape::DepthOrder;
 

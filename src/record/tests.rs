@@ -454,6 +454,7 @@ fn the_page_of_ops_lists_every_op() {
         include_str!("generate.rs"),
         include_str!("index.rs"),
         include_str!("infer.rs"),
+        include_str!("integer.rs"),
         include_str!("matmul.rs"),
         include_str!("norm.rs"),
         include_str!("pad.rs"),
@@ -462,6 +463,7 @@ fn the_page_of_ops_lists_every_op() {
         include_str!("recurrent.rs"),
         include_str!("reduce.rs"),
         include_str!("resize.rs"),
+        include_str!("sample.rs"),
         include_str!("shape.rs"),
     ];
     let mut ops = Vec::new();

@@ -206,9 +206,24 @@ pub const OPS: &[Row] = rows! {
     global_avg_pool(Float [1, 2, 6, 6]) |o, x| o.global_avg_pool(&x[0]);
     global_max_pool(Any [1, 2, 6, 6]) |o, x| o.global_max_pool(&x[0]);
     adaptive_avg_pool2d(Float [1, 2, 6, 6]) |o, x| o.adaptive_avg_pool2d(&x[0], [2, 3]);
+    matmul_integer(Byte [2, 3], Byte [3, 4], Index [1], Index [4])
+        |o, x| o.matmul_integer(&x[0], &x[1], some(&x[2]), some(&x[3]));
+    conv_integer1d(Byte [1, 2, 5], Byte [3, 2, 2], Index [1], Index [3])
+        |o, x| o.conv_integer1d(&x[0], &x[1], some(&x[2]), some(&x[3]), ConvSettings::default());
+    conv_integer2d(Byte [1, 2, 5, 5], Byte [3, 2, 2, 2], Index [1], Index [3])
+        |o, x| o.conv_integer2d(&x[0], &x[1], some(&x[2]), some(&x[3]), ConvSettings::default());
+    conv_integer3d(Byte [1, 2, 5, 5, 5], Byte [3, 2, 2, 2, 2], Index [1], Index [3])
+        |o, x| o.conv_integer3d(&x[0], &x[1], some(&x[2]), some(&x[3]), ConvSettings::default());
     resize(Float [2, 6]) |o, x| o.resize(&x[0], &[1], ResizeTo::Sizes(&[9]), ResizeSettings::default());
     resize2d_bilinear(Float [1, 2, 6, 6]) |o, x| o.resize2d_bilinear(&x[0], [3, 9]);
     resize2d_nearest(Any [1, 2, 6, 6]) |o, x| o.resize2d_nearest(&x[0], [3, 9]);
+    grid_sample(Float [1, 2, 4, 4], Float [1, 3, 2]) |o, x| o.grid_sample(&x[0], &x[1], SampleSettings::default());
+    affine_grid(Float [1, 2, 3]) |o, x| o.affine_grid(&x[0], &[3, 4], false);
+    roi_align(Float [1, 2, 4, 4], Float [3, 4], Index [3])
+        |o, x| o.roi_align(&x[0], &x[1], &x[2], RoiAlignSettings::default());
+    max_roi_pool(Float [1, 2, 4, 4], Float [3, 5]) |o, x| o.max_roi_pool(&x[0], &x[1], [2, 2], 1.0);
+    deform_conv2d(Float [1, 2, 4, 4], Float [3, 2, 2, 2], Float [1, 8, 3, 3], Float [3], Float [1, 4, 3, 3])
+        |o, x| o.deform_conv2d(&x[0], &x[1], &x[2], some(&x[3]), some(&x[4]), ConvSettings::default());
     pad(Any [2, 3]) |o, x| o.pad(&x[0], &[(1, 1), (0, 2)], PadMode::Edge);
     reshape(Any [2, 3]) |o, x| o.reshape(&x[0], &[3, -1]);
     flatten(Any [2, 3]) |o, x| o.flatten(&x[0], 0, 1);

@@ -207,6 +207,18 @@ const WRONG: &[Wrong] = wrong! {
     gru Argument([3, 2, 5], [6, 5], [6, 2])
         |o, x| o.gru(&x[0], &x[1], &x[2], GruSettings { clip: Some(f32::NAN), ..default() });
     rnn Shape([3, 2, 5], [2, 4], [2, 2]) |o, x| o.rnn(&x[0], &x[1], &x[2], RnnSettings::default());
+    grid_sample Shape([1, 2, 4, 4], [1, 3, 3]) |o, x| o.grid_sample(&x[0], &x[1], SampleSettings::default());
+    grid_sample Shape([1, 2, 4, 4], [2, 3, 2]) |o, x| o.grid_sample(&x[0], &x[1], SampleSettings::default());
+    grid_sample Shape([1, 2, 0, 4], [1, 3, 2]) |o, x| o.grid_sample(&x[0], &x[1], SampleSettings::default());
+    affine_grid Shape([1, 2, 3]) |o, x| o.affine_grid(&x[0], &[3, 4, 5], false);
+    max_roi_pool Shape([1, 2, 4, 4], [3, 4]) |o, x| o.max_roi_pool(&x[0], &x[1], [2, 2], 1.0);
+    max_roi_pool Argument([1, 2, 4, 4], [3, 5]) |o, x| o.max_roi_pool(&x[0], &x[1], [0, 2], 1.0);
+    deform_conv2d Shape([1, 2, 4, 4], [3, 2, 2, 2], [1, 8, 4, 4])
+        |o, x| o.deform_conv2d(&x[0], &x[1], &x[2], None, None, ConvSettings::default());
+    deform_conv2d Shape([1, 2, 4, 4], [3, 2, 2, 2], [1, 7, 3, 3])
+        |o, x| o.deform_conv2d(&x[0], &x[1], &x[2], None, None, ConvSettings::default());
+    deform_conv2d Argument([1, 2, 4, 4], [3, 2, 2, 2], [1, 8, 3, 3])
+        |o, x| o.deform_conv2d(&x[0], &x[1], &x[2], None, None, ConvSettings { stride: [0, 1], ..default() });
     rope Shape([4]) |o, x| o.rope(&x[0], RopeSettings::default());
     rope Shape([3, 4]) |o, x| o.rope(&x[0], RopeSettings { rotary: Some(3), ..default() });
     rope_with Shape([3, 4], [3, 3], [3, 3]) |o, x| o.rope_with(&x[0], &x[1], &x[2], RopeLayout::Half);

@@ -240,3 +240,63 @@ fn rotary_positions_agree() {
     }
     agree(cases);
 }
+
+#[test]
+fn products_of_bytes_are_exact() {
+    let mut cases = Vec::new();
+    let range = |dtype| if dtype == DType::I8 { (-128.0, 128.0) } else { (0.0, 256.0) };
+    for (a, b) in [(DType::U8, DType::I8), (DType::I8, DType::I8), (DType::U8, DType::U8), (DType::I8, DType::U8)] {
+        // Whole sums, split sums, and sums that are also cut.
+        for (m, k, n) in [(1, 1, 1), (3, 258, 5), (7, 259, 65), (2, 1757, 63), (3, 5000, 4)] {
+            let inputs = [
+                Input::noise(a, &[2, m, k], range(a), 1),
+                Input::noise(b, &[k, n], range(b), 2),
+                Input::noise(a, &[m, 1], range(a), 3),
+                Input::noise(b, &[n], range(b), 4),
+            ];
+            let case = Case::new(format!("{a} {b} {m} {k} {n}"), inputs, |o, x| {
+                o.matmul_integer(&x[0], &x[1], Some(x[2].clone()), Some(x[3].clone()))
+            });
+            cases.push(case.host(|x| {
+                Array::from_fn(&[2, m, n], |at| {
+                    let term = |i: usize| {
+                        let (left, right) = (x[0].at(&[at[0], at[1], i]), x[1].at(&[i, at[2]]));
+                        (left - x[2].at(&[at[1], 0])) * (right - x[3].at(&[at[2]]))
+                    };
+                    (0..k).map(term).sum()
+                })
+            }));
+        }
+        for (channels, groups) in [(4, 2), (32, 1), (64, 2), (500, 1), (2 * 500, 2)] {
+            let inputs = [
+                Input::noise(a, &[1, channels, 4, 5], range(a), 1),
+                Input::noise(b, &[4, channels / groups, 3, 3], range(b), 2),
+                Input::noise(a, &[], range(a), 3),
+                Input::noise(b, &[4], range(b), 4),
+            ];
+            let case = Case::new(format!("conv {a} {b} {channels} in {groups}"), inputs, move |o, x| {
+                let padding = Padding::Explicit([[1, 1], [1, 0]]);
+                let settings = ConvSettings { padding, groups, ..Default::default() };
+                o.conv_integer2d(&x[0], &x[1], Some(x[2].clone()), Some(x[3].clone()), settings)
+            });
+            cases.push(case.host(move |x| {
+                Array::from_fn(&[1, 4, 4, 4], |at| {
+                    let group = at[1] / (4 / groups);
+                    let mut sum = 0.0;
+                    for c in 0..channels / groups {
+                        for (i, j) in (0..9).map(|tap| (tap / 3, tap % 3)) {
+                            let (row, column) = ((at[2] + i).wrapping_sub(1), (at[3] + j).wrapping_sub(1));
+                            if row < 4 && column < 5 {
+                                let value =
+                                    x[0].at(&[0, group * (channels / groups) + c, row, column]) - x[2].values[0];
+                                sum += value * (x[1].at(&[at[1], c, i, j]) - x[3].at(&[at[1]]));
+                            }
+                        }
+                    }
+                    sum
+                })
+            }));
+        }
+    }
+    agree(cases);
+}
