@@ -5,9 +5,7 @@ use crate::error::{OpError, OpResult};
 #[cfg(feature = "onnx")]
 use crate::ir::UnaryOp;
 use crate::ir::{Backend, BinaryOp, DType, NodeId, Shape};
-#[cfg(feature = "onnx")]
-use crate::tensor::TensorData;
-use crate::tensor::pack;
+use crate::tensor::{TensorData, pack};
 
 /// New values.
 impl TensorCommands<'_, '_> {
@@ -204,7 +202,6 @@ impl<'a> Recorder<'a> {
 }
 
 /// The first element of a word, as bits of its 32-bit type.
-#[cfg(feature = "onnx")]
 fn widened(word: u32, dtype: DType) -> u32 {
     match dtype {
         DType::F32 | DType::I32 | DType::U32 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => word,
