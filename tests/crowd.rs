@@ -249,3 +249,50 @@ fn despawning_a_crowd_in_flight_leaves_its_members() {
         assert_eq!(rig.faults(), []);
     }
 }
+
+/// The policy of the example `crowd`, with its numpy twin's answers (`tools/crowd_policy.py`).
+#[test]
+fn the_shipped_policy_answers_as_numpy_does() {
+    #[derive(Component, Clone, Copy, Pod, Zeroable)]
+    #[repr(C)]
+    struct Row([f32; 64]);
+    #[derive(Component, Clone, Copy, Pod, Zeroable)]
+    #[repr(C)]
+    struct Answer([f32; 8]);
+
+    let file = |path: &str| std::fs::read(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).expect("a file");
+    let (policy, known) = (file("assets/models/crowd.safetensors"), file("tests/data/crowd.safetensors"));
+    let policy = safetensors::SafeTensors::deserialize(&policy).expect("a safetensors file");
+    let known = safetensors::SafeTensors::deserialize(&known).expect("a safetensors file");
+    let floats = |view: safetensors::tensor::TensorView| bytemuck::pod_collect_to_vec::<u8, f32>(view.data());
+    let (senses, acts) = (floats(known.tensor("senses").expect("senses")), floats(known.tensor("acts").expect("acts")));
+    for backend in BACKENDS {
+        let mut rig = Rig::with_plugin(backend, TensorCrowdPlugin::<Row, Answer>::default());
+        let layers = ["hidden1", "hidden2", "out"].map(|layer| {
+            ["weight", "bias"].map(|part| {
+                let view = policy.tensor(&format!("{layer}.{part}")).expect("a layer");
+                let shape = view.shape().to_vec();
+                rig.spawn(Tensor::from_slice(&floats(view), shape).expect("fits"))
+            })
+        });
+        let crowd = TensorCrowd::<Row, Answer>::new(move |ops, rows| {
+            let layer = |x, i: usize| ops.linear(x, layers[i][0], layers[i][1]);
+            layer(ops.relu(layer(ops.relu(layer(rows, 0)?)?, 1)?)?, 2)
+        });
+        let crowd = rig.app.world_mut().spawn(crowd).id();
+        let members: Vec<Entity> = senses
+            .chunks_exact(64)
+            .map(|row| rig.app.world_mut().spawn((Row(row.try_into().expect("64")), InCrowd(crowd))).id())
+            .collect();
+        let answered = |app: &App, member| {
+            app.world().get::<CrowdSeat<Row, Answer>>(member).is_some_and(|seat| seat.frame().is_some())
+        };
+        rig.step_until(|app| members.iter().all(|&member| answered(app, member)));
+        for (member, expected) in members.iter().zip(acts.chunks_exact(8)) {
+            let Answer(found) = *rig.app.world().get::<Answer>(*member).expect("an action");
+            for (a, b) in found.iter().zip(expected) {
+                assert!((a - b).abs() <= 1e-4, "{found:?} instead of {expected:?} on {backend}");
+            }
+        }
+    }
+}

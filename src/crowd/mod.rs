@@ -56,6 +56,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use bevy::diagnostic::FrameCountPlugin;
+use bevy::platform::time::Instant;
 use bevy::prelude::*;
 use bytemuck::Pod;
 
@@ -149,6 +150,8 @@ struct Waiting {
     step: u64,
     /// Bevy's frame count when the observations were gathered.
     frame: u32,
+    /// When gathering began.
+    start: Instant,
 }
 
 impl<O: Send + Sync + 'static, A: Send + Sync + 'static> TensorCrowd<O, A> {
@@ -252,6 +255,8 @@ pub struct CrowdStats {
     pub in_flight: usize,
     /// Frames between the last answered step and its answer.
     pub latency: u32,
+    /// Time from the start of the last answered step, gathering included, until its actions were written.
+    pub step: Duration,
     /// Time that the last gathering of observations took.
     pub gather: Duration,
     /// Time that the last writing of actions took.

@@ -150,7 +150,9 @@ pub(super) fn observe<O: Component + Pod, A: Component + Pod>(
             crowd.stats.skipped += 1;
             continue;
         }
-        if let Err(error) = step(*entity, crowd, input.map(|input| input.observations), frame.0, &ops, &mut commands) {
+        if let Err(error) =
+            step(*entity, crowd, input.map(|input| input.observations), (frame.0, start), &ops, &mut commands)
+        {
             fail(*entity, crowd, error, &mut commands);
         }
     }
@@ -161,7 +163,7 @@ fn step<O: Component + Pod, A: Component + Pod>(
     entity: Entity,
     crowd: &mut TensorCrowd<O, A>,
     observations: Option<Entity>,
-    frame: u32,
+    (frame, start): (u32, Instant),
     ops: &TensorCommands,
     commands: &mut Commands,
 ) -> Result<(), CrowdError> {
@@ -193,7 +195,7 @@ fn step<O: Component + Pod, A: Component + Pod>(
     let receiver = ops.read(actions)?;
     crowd.stats.steps += 1;
     crowd.stats.uploaded_rows = uploaded;
-    crowd.waiting.push_back(Waiting { receiver, step: crowd.stats.steps, frame });
+    crowd.waiting.push_back(Waiting { receiver, step: crowd.stats.steps, frame, start });
     Ok(())
 }
 
@@ -228,16 +230,16 @@ pub(super) fn act<O: Component + Pod, A: Component<Mutability = Mutable> + Pod>(
 ) {
     let start = Instant::now();
     // By the id of the crowd.
-    let mut arrived: HashMap<u64, (u64, u32, TensorData)> = HashMap::default();
+    let mut arrived: HashMap<u64, (Waiting, TensorData)> = HashMap::default();
     for (entity, mut crowd) in &mut crowds {
         while let Some(result) = crowd.waiting.front().and_then(|waiting| waiting.receiver.try_recv()) {
-            let Some(Waiting { step, frame: then, .. }) = crowd.waiting.pop_front() else { break };
+            let Some(waiting) = crowd.waiting.pop_front() else { break };
             match result {
                 Ok(actions) => {
                     crowd.stats.answers += 1;
-                    crowd.stats.latency = frame.0.wrapping_sub(then);
+                    crowd.stats.latency = frame.0.wrapping_sub(waiting.frame);
                     crowd.failed = None;
-                    arrived.insert(crowd.id, (step, then, actions));
+                    arrived.insert(crowd.id, (waiting, actions));
                 }
                 Err(error) => fail(entity, &mut crowd, error.into(), &mut commands),
             }
@@ -247,19 +249,22 @@ pub(super) fn act<O: Component + Pod, A: Component<Mutability = Mutable> + Pod>(
         return;
     }
     for (mut seat, mut action) in &mut members {
-        let Some((step, then, actions)) = arrived.get(&seat.id) else { continue };
+        let Some((waiting, actions)) = arrived.get(&seat.id) else { continue };
         // The row belonged to another member when an older step was recorded.
-        if seat.since > *step {
+        if seat.since > waiting.step {
             continue;
         }
         let (at, size) = (seat.row as usize, size_of::<A>());
         if let Some(bytes) = actions.bytes().get(at * size..(at + 1) * size) {
             *action = pod_read_unaligned(bytes);
-            seat.bypass_change_detection().frame = Some(*then);
+            seat.bypass_change_detection().frame = Some(waiting.frame);
         }
     }
-    for (_, mut crowd) in crowds.iter_mut().filter(|(_, crowd)| arrived.contains_key(&crowd.id)) {
-        crowd.stats.scatter = start.elapsed();
+    for (_, mut crowd) in &mut crowds {
+        if let Some((waiting, _)) = arrived.get(&crowd.id) {
+            crowd.stats.scatter = start.elapsed();
+            crowd.stats.step = waiting.start.elapsed();
+        }
     }
 }
 
