@@ -9,7 +9,7 @@ use bevy::mesh::{Indices, PrimitiveTopology};
 use bevy::post_process::bloom::Bloom;
 use bevy::prelude::*;
 use bevy::render::view::screenshot::{Screenshot, ScreenshotCaptured, save_to_disk};
-use bevy_egui::{EguiContext, EguiContexts, EguiPrimaryContextPass, PrimaryEguiContext, egui};
+use bevy_egui::{EguiContext, EguiContexts, EguiGlobalSettings, EguiPrimaryContextPass, PrimaryEguiContext, egui};
 use bevy_tensor_compute::crowd::TensorCrowd;
 use bevy_tensor_compute::prelude::*;
 
@@ -60,6 +60,8 @@ pub fn run(options: Options) -> Result<(), String> {
         CrowdPlugin,
     ))
     .insert_resource(ClearColor(Color::srgb(0.012, 0.016, 0.03)))
+    // The camera of the panels is the context; egui would take the first camera too.
+    .insert_resource(EguiGlobalSettings { auto_create_primary_context: false, ..default() })
     .insert_resource(Field::new(agents))
     .insert_resource(Panel { agents, frames: VecDeque::new() })
     .insert_resource(options)
