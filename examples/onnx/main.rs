@@ -7,6 +7,7 @@
 //! ```
 
 mod case;
+mod face;
 mod inputs;
 mod options;
 mod report;
@@ -154,6 +155,18 @@ fn run(options: &Options) -> Result<bool, String> {
     report.median = times[times.len() / 2];
     report.times = app.world().resource::<TensorDiagnostics>().timings();
     report.print();
+    if options.is_default()
+        && let Some(face) = report.answers.as_ref().and_then(face::best)
+    {
+        let percent = |part: f32| (part * 100.0).round();
+        println!(
+            "a face ({} % sure), centre at {} % of the width and {} % of the height, {} % wide",
+            percent(face.score),
+            percent(face.centre[0]),
+            percent(face.centre[1]),
+            percent(face.size[0])
+        );
+    }
     report.save_outputs(options)?;
     report.write(options)?;
     Ok(true)
