@@ -203,7 +203,7 @@ fn compare_tensors(actual: &Arc<HostTensor>, expected: &Arc<HostTensor>) -> Resu
         (Ok(Numbers::Float(actual)), Ok(Numbers::Float(expected))) => {
             let wrong = actual.iter().zip(&expected).position(|(&a, &e)| {
                 let same = (a.is_nan() && e.is_nan()) || a == e;
-                !same && !(e.is_finite() && (a - e).abs() <= absolute + relative * e.abs())
+                !(same || e.is_finite() && (a - e).abs() <= absolute + relative * e.abs())
             });
             match wrong {
                 Some(i) => Err(format!("element {i} is {}, expected {}", actual[i], expected[i])),

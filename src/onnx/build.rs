@@ -180,11 +180,12 @@ impl Builder<'_> {
         let outputs: Vec<Option<ValueId>> =
             proto.output.iter().map(|output| self.scopes[level].ids.get(output).copied()).collect();
         let version = flat.opsets.get(&domain).copied();
-        if domain.is_empty() && proto.op_type == "Constant" {
-            if let (Some(content), [Some(value)]) = (constant_node(&proto.attribute, self.files)?, &outputs[..]) {
-                self.scope().graph.constants.push(Constant { value: *value, tensor: Arc::new(content), weight: None });
-                return Ok(());
-            }
+        if domain.is_empty()
+            && proto.op_type == "Constant"
+            && let (Some(content), [Some(value)]) = (constant_node(&proto.attribute, self.files)?, &outputs[..])
+        {
+            self.scope().graph.constants.push(Constant { value: *value, tensor: Arc::new(content), weight: None });
+            return Ok(());
         }
         let operator = match version {
             Some(version) => operators::find(&domain, &proto.op_type, version),
@@ -207,7 +208,7 @@ impl Builder<'_> {
             op: proto.op_type.clone(),
             domain,
             version: version.unwrap_or(0),
-            host: operator.as_ref().ok().and_then(|operator| operator.host.or_else(|| host_ops::find(operator))),
+            host: operator.as_ref().ok().and_then(|operator| host_ops::find(operator)),
             operator: operator.unwrap_or(&UNKNOWN),
             inputs,
             outputs,

@@ -282,7 +282,7 @@ pub(super) fn start<'a>(
         }
     }
     for (port, input) in given {
-        let value = value_of(ops, backend, port, input)?;
+        let value = value_of(ops, port, input)?;
         check_type(port, &value)?;
         frame.values[port.value.index()] = Some(value);
     }
@@ -325,12 +325,7 @@ fn needed_nodes(graph: &Graph, outputs: &[String]) -> Result<HashSet<usize>, Onn
     Ok(needed)
 }
 
-fn value_of<'a>(
-    ops: &'a TensorCommands<'_, '_>,
-    backend: Backend,
-    port: &Port,
-    input: OnnxInput<'a>,
-) -> Result<Value<'a>, OnnxRunError> {
+fn value_of<'a>(ops: &'a TensorCommands<'_, '_>, port: &Port, input: OnnxInput<'a>) -> Result<Value<'a>, OnnxRunError> {
     let wrap = |result: OpResult<TensorValue<'a>>| {
         result.map_err(|error| OnnxRunError::Input { name: port.name.clone(), error: Box::new(error) })
     };
@@ -351,7 +346,7 @@ fn value_of<'a>(
             Value::Device(wrap(ops.image_input(pixels, &settings))?, ElementType::Float32)
         }
         OnnxInput::Sequence(items, element) => {
-            let values = items.into_iter().map(|item| value_of(ops, backend, port, item));
+            let values = items.into_iter().map(|item| value_of(ops, port, item));
             Value::Sequence(Rc::new(values.collect::<Result<_, _>>()?), element)
         }
         OnnxInput::Nothing => Value::Nothing,

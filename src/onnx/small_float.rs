@@ -136,7 +136,7 @@ impl SmallFloat {
         }
         let max = self.max_code();
         if value > self.magnitude(max) {
-            return if saturate && mode != "nearest" || value.is_finite() && saturate { max } else { self.nan() };
+            return if saturate && (mode != "nearest" || value.is_finite()) { max } else { self.nan() };
         }
         let code = (0..=max).rev().find(|&code| self.magnitude(code) <= value).unwrap_or(0);
         let (below, exact) = (self.magnitude(code), self.magnitude(code) >= value);

@@ -297,7 +297,7 @@ impl Pending {
         match self {
             Self::Ready(_) => true,
             Self::Arriving(arrival) => arrival.poll(),
-            Self::Sequence(items) => items.iter_mut().fold(true, |all, item| item.poll() && all),
+            Self::Sequence(items) => items.iter_mut().map(Self::poll).filter(|here| !here).count() == 0,
         }
     }
 

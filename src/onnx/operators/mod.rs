@@ -27,7 +27,6 @@ use std::sync::OnceLock;
 
 use super::call::{Call, Outputs, Stop};
 use super::graph::Node;
-use super::host_ops::Evaluate;
 
 /// Records a node on the device.
 pub(crate) type Record = for<'a> fn(&Call<'a>) -> Outputs<'a>;
@@ -36,8 +35,9 @@ pub(crate) type Check = fn(&Node) -> Result<(), String>;
 
 /// An operator of ONNX and how it runs.
 ///
-/// With both `host` and `record`, a node runs on the host if all its inputs are host values that do not come from float
-/// inputs of the model. With `host` alone its inputs are read back if a device computed them.
+/// If the host can compute it too, a node runs on the host if all its inputs are host values that do not come from float
+/// inputs of the model. Without `record` its inputs are read back if a device computed them. The host's operators are in
+/// [`host_ops`](super::host_ops).
 #[derive(Debug)]
 pub(crate) struct Operator {
     /// Empty for the standard operators.
@@ -46,7 +46,6 @@ pub(crate) struct Operator {
     /// The versions of the operator set in which it is supported: from the first to the last, inclusive.
     pub versions: (i64, i64),
     pub record: Option<Record>,
-    pub host: Option<Evaluate>,
     pub check: Option<Check>,
     /// Operators that contain graphs are run by the runner itself.
     pub control: Option<Control>,
@@ -64,7 +63,7 @@ pub(crate) enum Control {
 impl Operator {
     /// A standard operator, supported in all versions of the operator set.
     pub(crate) const fn new(name: &'static str) -> Self {
-        Self { domain: "", name, versions: (1, i64::MAX), record: None, host: None, check: None, control: None }
+        Self { domain: "", name, versions: (1, i64::MAX), record: None, check: None, control: None }
     }
 
     /// An operator of another domain.
@@ -77,11 +76,6 @@ impl Operator {
         Self { record: Some(record), ..self }
     }
 
-    /// How a node is computed on the host. Standard operators of `host_ops` need no entry here.
-    pub(crate) const fn host(self, host: Evaluate) -> Self {
-        Self { host: Some(host), ..self }
-    }
-
     /// What is refused when a model is loaded.
     pub(crate) const fn check(self, check: Check) -> Self {
         Self { check: Some(check), ..self }
@@ -92,13 +86,21 @@ impl Operator {
         Self { versions: (version, self.versions.1), ..self }
     }
 
-    /// The last version of the operator set in which it is supported.
-    pub(crate) const fn until(self, version: i64) -> Self {
-        Self { versions: (self.versions.0, version), ..self }
-    }
-
     const fn control(name: &'static str, control: Control) -> Self {
-        Self { control: Some(control), ..Self::new(name) }
+        Self { control: Some(control), ..Self::new(name).check(has_graphs) }
+    }
+}
+
+/// Refuses a node without the graphs that it runs.
+fn has_graphs(node: &Node) -> Result<(), String> {
+    let graphs: &[&str] = match node.operator.control {
+        Some(Control::If) => &["then_branch", "else_branch"],
+        Some(Control::Loop | Control::Scan | Control::SequenceMap) => &["body"],
+        None => &[],
+    };
+    match graphs.iter().find(|name| node.graph(name).is_none()) {
+        Some(missing) => Err(format!("the graph \"{missing}\" is missing")),
+        None => Ok(()),
     }
 }
 
@@ -177,7 +179,7 @@ mod tests {
                     (1, last) => format!("to {last}"),
                     (first, last) => format!("{first} to {last}"),
                 };
-                let host = operator.host.is_some() || host_ops::find(operator).is_some();
+                let host = host_ops::find(operator).is_some();
                 let runs = match (operator.record.is_some() || operator.control.is_some(), host) {
                     (true, true) => "device, host",
                     (true, false) => "device",
@@ -209,7 +211,7 @@ mod tests {
     fn every_operator_runs_somewhere_and_is_listed_once() {
         let mut seen = std::collections::HashSet::new();
         for operator in all() {
-            let host = operator.host.is_some() || host_ops::find(operator).is_some();
+            let host = host_ops::find(operator).is_some();
             assert!(host || operator.record.is_some() || operator.control.is_some(), "{}", operator.name);
             assert!(seen.insert((operator.domain, operator.name, operator.versions)), "{} twice", operator.name);
         }
