@@ -8,7 +8,7 @@ use bevy::image::Image;
 use bevy::reflect::Reflect;
 
 use crate::ir::Layout;
-use crate::kernel::Access;
+use crate::kernel::{Access, LoopBound};
 use crate::record::{Part, TuneSettings, WarmUpId};
 use crate::tensor::{Storage, Tensor};
 
@@ -142,4 +142,6 @@ pub(crate) struct ListedKernel {
     pub params_in_storage: bool,
     pub accesses: Vec<Access>,
     pub counts_faults: bool,
+    /// The bound of the loops that users wrote.
+    pub loops: Option<LoopBound>,
 }

@@ -1,3 +1,4 @@
 //! Defects that an audit found. Each test is named after what holds since.
 
 mod device;
+mod kernels;

@@ -95,6 +95,15 @@ pub enum RunError {
         /// Number of infinities in the result.
         infinities: u32,
     },
+    /// A custom kernel ran more loop iterations than [`CustomKernel::loop_bound`](crate::kernels::CustomKernel::loop_bound)
+    /// allows, and its loops were ended. The results of the launch are undefined.
+    #[error("kernel {kernel}: a thread was ended after {turns} loop iterations")]
+    LoopBound {
+        /// The kernel. If several kernels share the launch, all that have loops.
+        kernel: String,
+        /// The bound.
+        turns: u32,
+    },
     /// A kernel read indices from a tensor that are outside of the data. They were clamped.
     #[error("{op}: {count} indices out of range were clamped")]
     IndexOutOfRange {

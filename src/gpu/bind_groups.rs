@@ -121,9 +121,8 @@ impl Program {
         let index = self.faulting.iter().position(|&i| i == at).unwrap_or(0);
         let buffer = self.faults().ok_or_else(|| unbound(&planned.launch))?;
         let offset = (index * fault_stride(gpu)) as u64 * 4;
-        // A debug check counts NaNs and infinities; a kernel counts positions out of range.
-        let bytes = if planned.look.is_some() { 8 } else { 4 };
-        Ok((buffer.buffer.clone(), offset, NonZeroU64::new(bytes)))
+        // Two words: positions out of range and threads whose loops were ended, or NaNs and infinities.
+        Ok((buffer.buffer.clone(), offset, NonZeroU64::new(8)))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Compiles one pipeline, and caches the layouts that pipelines share.
 
+use std::borrow::Cow;
+
 use bevy::platform::collections::HashMap;
 use bevy::platform::time::Instant;
 use bevy::tasks::futures::now_or_never;
@@ -10,6 +12,7 @@ use super::device::ErrorScope;
 use crate::error::{RunError, catch};
 use crate::figures::Count;
 use crate::kernel::Access;
+use crate::kernel::custom::bounded_module;
 use crate::mailbox::ListedKernel;
 use crate::pipelines::TensorPipelines;
 
@@ -72,12 +75,13 @@ pub(super) fn compile_entry(
     (layout, pipeline_layout): Layouts,
     driver: Option<&wgpu::PipelineCache>,
     shared: &TensorPipelines,
+    short_loops: bool,
 ) {
     let record = &entry.record;
     record.begin();
     let start = Instant::now();
     // naga's backends panic on some valid shaders. Only the work that needs this pipeline fails.
-    let compiled = catch(|| compile(device, &record.kernel, &pipeline_layout, driver));
+    let compiled = catch(|| compile(device, &record.kernel, &pipeline_layout, driver, short_loops));
     let (result, log) = compiled.unwrap_or_else(|panic| {
         let message = format!("the shader compiler panicked: {panic}");
         (Err(RunError::Kernel { kernel: record.kernel.kernel.to_string(), message }), String::new())
@@ -95,10 +99,15 @@ fn compile(
     kernel: &ListedKernel,
     layout: &wgpu::PipelineLayout,
     driver: Option<&wgpu::PipelineCache>,
+    short_loops: bool,
 ) -> (Result<wgpu::ComputePipeline, RunError>, String) {
     let label = format!("tensor:{}", kernel.kernel);
+    let source = match source(kernel, short_loops) {
+        Ok(source) => source,
+        Err(message) => return (Err(RunError::Kernel { kernel: kernel.kernel.to_string(), message }), String::new()),
+    };
     let scope = ErrorScope::new(device);
-    let module = create_module(device, kernel, &label);
+    let module = create_module(device, kernel, source, &label);
     let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
         label: Some(&label),
         layout: Some(layout),
@@ -117,8 +126,21 @@ fn compile(
     }
 }
 
-fn create_module(device: &wgpu::Device, kernel: &ListedKernel, label: &str) -> wgpu::ShaderModule {
-    let source = wgpu::ShaderSource::Wgsl((&*kernel.wgsl).into());
+/// The source of a kernel: its text, or the module of its text with bounded loops.
+fn source(kernel: &ListedKernel, short_loops: bool) -> Result<wgpu::ShaderSource<'_>, String> {
+    let Some(bound) = kernel.loops.filter(|_| kernel.checked && kernel.counts_faults) else {
+        return Ok(wgpu::ShaderSource::Wgsl((&*kernel.wgsl).into()));
+    };
+    let binding = kernel.accesses.len() as u32 + 1;
+    Ok(wgpu::ShaderSource::Naga(Cow::Owned(bounded_module(&kernel.wgsl, bound, binding, short_loops)?)))
+}
+
+fn create_module(
+    device: &wgpu::Device,
+    kernel: &ListedKernel,
+    source: wgpu::ShaderSource<'_>,
+    label: &str,
+) -> wgpu::ShaderModule {
     let descriptor = wgpu::ShaderModuleDescriptor { label: Some(label), source };
     if kernel.checked {
         return device.create_shader_module(descriptor);

@@ -76,6 +76,8 @@ pub(crate) struct Compiler {
     gpu: Gpu,
     /// Compile immediately instead of in the background.
     synchronous: bool,
+    /// Whether the driver ends the loops of a thread after 65,535 iterations.
+    short_loops: bool,
     /// Maximum number of cached pipelines. Unused ones are evicted, least recently used first.
     capacity: usize,
     entries: HashMap<Arc<str>, Arc<PipelineEntry>>,
@@ -97,7 +99,7 @@ pub(crate) struct Compiler {
 impl Compiler {
     pub(crate) fn new(
         gpu: Gpu,
-        synchronous: bool,
+        (synchronous, short_loops): (bool, bool),
         capacity: usize,
         shared: TensorPipelines,
         driver: Option<wgpu::PipelineCache>,
@@ -107,6 +109,7 @@ impl Compiler {
         Self {
             gpu,
             synchronous,
+            short_loops,
             capacity: capacity.max(1),
             entries: HashMap::default(),
             rebuilding: Vec::new(),
@@ -153,6 +156,7 @@ impl Compiler {
             params_in_storage: launch.params_in_storage,
             accesses: launch.bindings.iter().map(|b| b.access).collect(),
             counts_faults: launch.counts_faults,
+            loops: launch.loops.as_ref().map(|(bound, _)| *bound),
         };
         self.request_listed(&kernel, priority)
     }
@@ -238,12 +242,13 @@ impl Compiler {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).push(job);
         let (jobs, sender) = (self.jobs.clone(), self.sender.clone());
         let (device, driver, shared) = (self.gpu.device.clone(), self.driver.clone(), self.shared.clone());
+        let short_loops = self.short_loops;
         let work = move || {
             let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).pop();
             if let Some(Job { entry, layouts, .. }) = job
                 && !entry.begun.swap(true, Atomic::Relaxed)
             {
-                compile_entry(&entry, &device, layouts, driver.as_ref(), &shared);
+                compile_entry(&entry, &device, layouts, driver.as_ref(), &shared, short_loops);
                 // Fails only when the compiler is gone.
                 let _ = sender.send(entry);
             }

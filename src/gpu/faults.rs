@@ -22,6 +22,8 @@ pub(crate) enum Look {
 #[derive(Clone, Debug)]
 pub(crate) struct Watched {
     pub step: usize,
+    /// The bound of loops that users wrote, and the kernels that have them.
+    pub loops: Option<(u32, Vec<&'static str>)>,
     pub look: Option<Look>,
     pub op: &'static str,
     pub ops: Vec<&'static str>,
@@ -52,7 +54,7 @@ pub(crate) fn watch_faults(
     });
 }
 
-/// One error for every launch with positions out of range, and one for the first step that made NaNs or infinities from
+/// One error for every launch with positions out of range, one for every launch with loops that were ended, and one for the first step that made NaNs or infinities from
 /// finite operands.
 fn errors(watched: &[Watched], words: &[u32], stride: usize) -> Vec<RunError> {
     let counts = || watched.iter().zip(words.chunks(stride));
@@ -60,6 +62,12 @@ fn errors(watched: &[Watched], words: &[u32], stride: usize) -> Vec<RunError> {
         .filter(|(watched, words)| watched.look.is_none() && words[0] > 0)
         .map(|(watched, words)| RunError::IndexOutOfRange { op: watched.op, count: words[0] })
         .collect();
+    let endless =
+        counts().filter(|(watched, words)| watched.look.is_none() && words.get(1).is_some_and(|&word| word > 0));
+    errors.extend(endless.filter_map(|(watched, _)| {
+        let (turns, kernels) = watched.loops.as_ref()?;
+        Some(RunError::LoopBound { kernel: kernels.join(" or "), turns: *turns })
+    }));
     let sum = |step: usize, look: Look| {
         let same = counts().filter(move |(watched, _)| watched.step == step && watched.look == Some(look));
         same.fold([0u32; 2], |sum, (_, words)| [sum[0].saturating_add(words[0]), sum[1].saturating_add(words[1])])
@@ -87,7 +95,7 @@ mod tests {
     #[test]
     fn the_step_that_made_the_first_nan_is_named_and_not_those_that_passed_it_on() {
         let site = Location::caller();
-        let watched = |step, look, op| Watched { step, look, op, ops: vec![op], site };
+        let watched = |step, look, op| Watched { step, loops: None, look, op, ops: vec![op], site };
         let list = [
             watched(0, Some(Look::Before), "log"),
             watched(0, Some(Look::After), "log"),

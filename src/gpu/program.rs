@@ -177,9 +177,10 @@ impl Program {
     /// Describes each launch that has a fault counter.
     pub(crate) fn watched(&self) -> Vec<Watched> {
         let watched = |&at: &usize| {
-            let PlannedLaunch { step, look, .. } = self.launches[at];
+            let PlannedLaunch { step, look, ref launch, .. } = self.launches[at];
+            let loops = launch.loops.as_ref().map(|(bound, kernels)| (bound.turns, kernels.clone()));
             let report = &self.plan.report.steps[step];
-            Watched { step, look, op: report.op, ops: report.ops.clone(), site: report.site }
+            Watched { step, loops, look, op: report.op, ops: report.ops.clone(), site: report.site }
         };
         self.faulting.iter().map(watched).collect()
     }

@@ -55,10 +55,11 @@ impl Programs {
         };
         let driver = persistence.as_ref().and_then(Persistence::driver);
         let (synchronous, capacity) = (settings.synchronous_pipelines, settings.capacity);
+        let short_loops = facts.name.contains("llvmpipe");
         Self {
             plans: PlanCache::new(plan_limits(&gpu, settings.fuse)),
             programs: HashMap::default(),
-            compiler: Compiler::new(gpu.clone(), synchronous, capacity, shared.clone(), driver, known),
+            compiler: Compiler::new(gpu.clone(), (synchronous, short_loops), capacity, shared.clone(), driver, known),
             tuner: Tuner::new(&gpu),
             tune: settings.tune,
             persistence,

@@ -80,7 +80,8 @@ impl Tuner {
         if !self.supported {
             return;
         }
-        for step in steps.iter().filter(|step| variants(step, caps).len() > 1) {
+        // Launches with loops of users count faults, for which trials have no memory.
+        for step in steps.iter().filter(|step| variants(step, caps).len() > 1 && step.loops().is_none()) {
             let bucket = bucket(step);
             let known = shared.update_table(|table| table.choices.contains_key(&bucket));
             let queued = self.waiting.iter().any(|job| job.bucket == bucket);

@@ -121,6 +121,8 @@ pub(crate) struct KernelCode {
     /// Whether the entry point takes `num_workgroups`, so that it can compute its index if workgroups extend along y.
     pub(crate) folds: bool,
     pub(crate) workgroup: [u32; 3],
+    /// Maximum number of loop iterations of a thread. `None` if it has no loops or is trusted.
+    pub loops: Option<u32>,
     /// Bytes of workgroup memory.
     pub(crate) workgroup_memory: u32,
     pub(crate) place: Option<SourcePlace>,
@@ -201,6 +203,8 @@ pub(crate) struct ElementFunction {
     /// Name of the function in `text`. All names in `text` have a unique prefix.
     pub function: String,
     pub text: String,
+    /// Maximum number of loop iterations of a thread. `None` if it has no loops or is trusted.
+    pub loops: Option<u32>,
     pub cpu: Option<CpuElementFunction>,
 }
 

@@ -43,7 +43,7 @@ pub(crate) enum Access {
 }
 
 /// A storage buffer binding. Binding 0 holds the parameters, and entry `i` of the list is binding `i + 1`. If the
-/// launch counts faults, the counter (`array<atomic<u32>>`, one word) comes last.
+/// launch counts faults, the counters (`array<atomic<u32>>`, two words) come last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Binding {
     /// A source that [has memory](Source::has_memory). Slots and constants are bound as a whole, scratch values as
@@ -76,6 +76,16 @@ pub(crate) struct Launch {
     /// Never 0 in any dimension: empty launches are not created.
     pub workgroups: [u32; 3],
     pub counts_faults: bool,
+    /// The bound of loops that users wrote, and the kernels that have them. The launch then also counts faults.
+    pub loops: Option<(LoopBound, Vec<&'static str>)>,
+}
+
+/// How many iterations of its loops a thread may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LoopBound {
+    pub turns: u32,
+    /// Whether the whole text is a user's. If not, only some functions are.
+    pub whole: bool,
 }
 
 /// Parameters by name. Builds the WGSL struct and the words together, so the two cannot disagree.

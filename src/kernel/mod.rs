@@ -54,7 +54,7 @@ pub(crate) use conv_transpose::ConvTransposeKernel;
 pub(crate) use cumsum::CumSumKernel;
 pub(crate) use gather::{GatherElementsKernel, GatherKernel, GatherNdKernel};
 pub(crate) use host::{CpuPool, HostWords};
-pub(crate) use launch::{Access, Binding, Caps, Launch, Params, buffer_type, wgsl_type};
+pub(crate) use launch::{Access, Binding, Caps, Launch, LoopBound, Params, buffer_type, wgsl_type};
 pub(crate) use map::{MapKernel, merge_axes};
 pub(crate) use matmul::MatMulKernel;
 pub(crate) use pool::PoolKernel;

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Kernel, MapKernel};
+use super::{Kernel, LoopBound, MapKernel};
 use crate::ir::{NodeId, Operand};
 
 /// One kernel launch.
@@ -47,6 +47,25 @@ impl Step {
             prologue: None,
             epilogue: None,
         }
+    }
+
+    /// The bound of the loops that users wrote and did not declare as trusted, and the kernels that have them. `None` if
+    /// there are none.
+    pub(crate) fn loops(&self) -> Option<(LoopBound, Vec<&'static str>)> {
+        if let Kernel::Custom(call) = &self.kernel {
+            return call.code.loops.map(|turns| (LoopBound { turns, whole: true }, vec![call.code.name]));
+        }
+        let fused = self.prologue.iter().chain(&self.epilogue).map(|fused| &fused.map);
+        let maps = self.kernel.as_map().into_iter().chain(fused);
+        let (mut most, mut kernels) = (0, Vec::new());
+        for function in maps.flat_map(|map| &map.program.functions) {
+            let Some(turns) = function.loops else { continue };
+            most = most.max(turns);
+            if !kernels.contains(&function.name) {
+                kernels.push(function.name);
+            }
+        }
+        (!kernels.is_empty()).then_some((LoopBound { turns: most, whole: false }, kernels))
     }
 
     /// Every operand in memory that the launch reads.

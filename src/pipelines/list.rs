@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::disk::replace_file;
-use crate::kernel::Access;
+use crate::kernel::{Access, LoopBound};
 use crate::mailbox::ListedKernel;
 
 /// A list of kernels that can be saved and precompiled at the next start.
@@ -38,6 +38,7 @@ impl PipelineList {
                     "kernel": &*k.kernel, "variant": &*k.variant, "wgsl": &*k.wgsl,
                     "entry": &*k.entry, "checked": k.checked, "params_in_storage": k.params_in_storage,
                     "writes": writes, "faults": k.counts_faults,
+                    "loops": k.loops.map(|bound| serde_json::json!([bound.turns, bound.whole])),
                 })
             })
             .collect();
@@ -68,6 +69,12 @@ impl PipelineList {
                 params_in_storage: entry["params_in_storage"].as_bool()?,
                 accesses: entry["writes"].as_array()?.iter().map(access).collect::<Option<_>>()?,
                 counts_faults: entry["faults"].as_bool()?,
+                loops: match &entry["loops"] {
+                    serde_json::Value::Null => None,
+                    loops => {
+                        Some(LoopBound { turns: u32::try_from(loops[0].as_u64()?).ok()?, whole: loops[1].as_bool()? })
+                    }
+                },
             })
         });
         let kernels = kernels.collect::<Option<_>>().ok_or_else(|| wrong("a kernel entry is invalid"))?;

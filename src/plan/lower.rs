@@ -11,7 +11,7 @@ use super::cost::{Cost, cost};
 use super::memory::{Lifetime, largest_live_set, pack};
 use super::values::{Lazy, Value, apply};
 use super::{Plan, PlanLimits, PlanRead, PlanReport, Region, StepReport, Unfused, Upload, fuse};
-use crate::ir::{Class, DType, Expr, Graph, Layout, NodeId, Op, Operand, Shape, Source, UnaryOp};
+use crate::ir::{Class, DType, Expr, Graph, Layout, Node, NodeId, Op, Operand, Shape, Source, UnaryOp};
 use crate::kernel::{BlockCopyKernel, Elementwise, Inputs, Kernel, Levels, Lowering, Need, Step, lowering};
 
 /// Longer expressions are written to memory, which bounds the size of compiled shaders.
@@ -19,6 +19,10 @@ pub(super) const LONGEST_PROGRAM: usize = 256;
 
 /// Plans a graph whose storages have the given numbers of elements.
 pub(crate) fn plan(graph: &Graph, slot_elements: &[usize], limits: PlanLimits) -> Plan {
+    // The counter of loops takes a binding of each launch that calls a function with loops.
+    let loops = |node: &Node| matches!(&node.op, Op::Function(function) if function.loops.is_some());
+    let counter = usize::from(graph.nodes.iter().any(loops));
+    let limits = PlanLimits { buffers: limits.buffers - counter.min(limits.buffers), ..limits };
     let mut planner = Planner {
         graph,
         slot_elements,

@@ -11,6 +11,7 @@ use naga::{
 use smallvec::SmallVec;
 
 use super::CustomKernel;
+use super::loops::has_loops;
 use super::params::class_of;
 use super::text::{Text, bound};
 use crate::error::KernelError;
@@ -78,7 +79,10 @@ impl KernelCode {
     pub(crate) fn fits(&self, limits: &wgpu::Limits) -> Result<(), KernelError> {
         let [x, y, z] = self.workgroup;
         let bindings = self.inputs.len() + self.outputs.len() + self.scratch.len();
-        let storage = bindings as u32 + u32::from(self.params.as_ref().is_some_and(|params| params.storage));
+        // A kernel with loops also binds the counter that reports those without an end.
+        let storage = bindings as u32
+            + u32::from(self.params.as_ref().is_some_and(|params| params.storage))
+            + u32::from(self.loops.is_some());
         let needs = [
             (
                 "threads of a workgroup:",
@@ -161,7 +165,8 @@ pub(super) fn compile(
         dispatch: kernel.dispatch.clone(),
         folds,
         workgroup,
-        workgroup_memory: found.workgroup_memory(),
+        loops: found.loop_bound(),
+        workgroup_memory: found.workgroup_memory()?,
         place,
         others: others.collect(),
         text: text.wgsl.clone(),
@@ -368,14 +373,38 @@ impl Found<'_> {
         })
     }
 
-    /// Bytes of the workgroup variables that the entry point uses.
-    fn workgroup_memory(&self) -> u32 {
+    /// Maximum number of loop iterations of a thread. `None` if the entry point has no loops or the kernel is trusted.
+    fn loop_bound(&self) -> Option<u32> {
+        let function = &self.module.entry_points[self.entry].function;
+        (!self.kernel.trusted && has_loops(self.module, function)).then_some(self.kernel.loop_bound)
+    }
+
+    /// Bytes of the workgroup variables that the entry point uses. The sizes of arrays may be overrides, which may
+    /// depend on each other.
+    fn workgroup_memory(&self) -> Result<u32, KernelError> {
+        let name = self.module.entry_points[self.entry].name.as_str();
+        let constants = naga::back::PipelineConstants::default();
+        let (module, info) = naga::back::pipeline_constants::process_overrides(
+            self.module,
+            self.info,
+            Some((ShaderStage::Compute, name)),
+            &constants,
+        )
+        .map_err(|error| KernelError::Wgsl {
+            kernel: self.kernel.name,
+            place: None,
+            message: error.to_string(),
+        })?;
+        let entry = module.entry_points.iter().position(|entry| entry.name == name).unwrap_or(0);
+        let usage = info.get_entry_point(entry);
         let used = |(handle, variable): &(Handle<GlobalVariable>, &GlobalVariable)| {
-            variable.space == AddressSpace::WorkGroup && !self.usage(*handle).is_empty()
+            variable.space == AddressSpace::WorkGroup && !usage[*handle].is_empty()
         };
-        let variables = self.module.global_variables.iter().filter(used);
-        let sizes = variables.map(|(_, variable)| self.module.types[variable.ty].inner.size(self.module.to_ctx()));
-        sizes.fold(0, |sum: u32, size| sum.saturating_add(size.checked_next_multiple_of(16).unwrap_or(u32::MAX)))
+        let sizes = module.global_variables.iter().filter(used).map(|(_, variable)| {
+            let size = module.types[variable.ty].inner.try_size(module.to_ctx()).unwrap_or(u32::MAX);
+            size.checked_next_multiple_of(16).unwrap_or(u32::MAX)
+        });
+        Ok(sizes.fold(0, u32::saturating_add))
     }
 }
 

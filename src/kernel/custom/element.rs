@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::CustomKernel;
 use super::code::{next_id, validator};
+use super::loops::has_loops;
 use super::params::class_of;
 use super::text::{Text, prefixed};
 use crate::error::KernelError;
@@ -85,6 +86,7 @@ pub(super) fn compile(
         );
     }
     // The prefix is a hash of the text, so the same text gives the same pipeline in every run.
+    let loops = (!kernel.trusted && has_loops(&module, function)).then_some(kernel.loop_bound);
     let prefix = format!("u{:016x}_", FixedHasher.hash_one(&text.wgsl));
     let prefixed = prefixed(&text.wgsl, &prefix);
     if let Err(error) = naga::front::wgsl::parse_str(&prefixed) {
@@ -99,6 +101,7 @@ pub(super) fn compile(
         result,
         function: format!("{prefix}{}", kernel.entry),
         text: prefixed,
+        loops,
         cpu: kernel.cpu_element.clone(),
     })
 }

@@ -11,6 +11,8 @@
 mod code;
 mod cpu;
 mod element;
+mod loop_copy;
+mod loops;
 mod params;
 mod registry;
 mod spec;
@@ -32,6 +34,7 @@ pub use params::ParamValue;
 pub use registry::{RegisterTensorKernel, TensorKernel, TensorKernels};
 
 pub(crate) use cpu::run_on_cpu;
+pub(crate) use loops::bounded_module;
 pub(crate) use registry::{Code, reload_kernels};
 
 use params::ParamsType;
@@ -122,11 +125,15 @@ pub struct CustomKernel {
     dispatch: Dispatch,
     elementwise: bool,
     trusted: bool,
+    loop_bound: u32,
     cpu: Option<CpuFunction>,
     cpu_element: Option<CpuElementFunction>,
 }
 
 /// Where the WGSL comes from.
+/// Default of [`CustomKernel::loop_bound`].
+const DEFAULT_LOOP_BOUND: u32 = 1 << 24;
+
 #[derive(Clone)]
 enum Source {
     Wgsl(Cow<'static, str>),
@@ -182,6 +189,7 @@ impl CustomKernel {
             dispatch: Dispatch::Elements,
             elementwise: false,
             trusted: false,
+            loop_bound: DEFAULT_LOOP_BOUND,
             cpu: None,
             cpu_element: None,
         }
@@ -255,8 +263,23 @@ impl CustomKernel {
         self
     }
 
-    /// Turns off runtime checks: array bounds, loop bounds and zero-initialised workgroup memory. They are on by
-    /// default.
+    /// Sets how many iterations of its loops a thread of the kernel may run in total, 16,777,216 by default.
+    ///
+    /// A thread that reaches the bound leaves its loops, and the launch is reported as
+    /// [`RunError::LoopBound`](crate::error::RunError::LoopBound) in a [`TensorFault`](crate::error::TensorFault). The
+    /// results of the launch are then undefined. Without a bound, a loop that does not end would block the device until
+    /// the driver resets it. Loops that contain barriers are counted separately. A kernel with loops needs one storage
+    /// binding more than it declares, for the report.
+    ///
+    /// Mesa's llvmpipe ends the loops of a thread after 65,535 iterations. There, innermost loops are unrolled up to 64
+    /// times, and iterations beyond what the driver runs are reported in the same way.
+    pub fn loop_bound(mut self, turns: u32) -> Self {
+        self.loop_bound = turns;
+        self
+    }
+
+    /// Removes the runtime checks: bounds of arrays, the [bound of loops](Self::loop_bound), and zeros in workgroup
+    /// memory. Kernels that are not trusted have all of them.
     ///
     /// # Safety
     ///

@@ -7,7 +7,7 @@ use bevy::prelude::*;
 use bevy::shader::{Shader, Source as ShaderSource};
 
 use super::{CustomKernel, Source, code, element};
-use crate::error::{KernelError, TensorFault};
+use crate::error::{KernelError, TensorFault, catch};
 use crate::ir::{Dispatch, ElementFunction, KernelCode};
 
 /// A registered kernel. Clones refer to the same kernel. Dropping the last one frees the kernel's name; work already
@@ -82,6 +82,14 @@ impl core::fmt::Debug for TensorKernel {
 }
 
 impl Registered {
+    /// [`Registered::compile`]. naga may panic on texts that nobody has thought of; that is an error of the text.
+    fn compile_caught(&self, text: &str, device: Option<&Device>) -> Result<Code, KernelError> {
+        catch(|| self.compile(text, device)).unwrap_or_else(|panic| {
+            let message = format!("the WGSL compiler panicked: {panic}");
+            Err(KernelError::Wgsl { kernel: self.description.name, place: None, message })
+        })
+    }
+
     fn compile(&self, text: &str, device: Option<&Device>) -> Result<Code, KernelError> {
         let features = device.map(|device| device.features);
         if self.description.elementwise {
@@ -99,7 +107,7 @@ impl Registered {
         if self.state.read().unwrap_or_else(PoisonError::into_inner).text.as_deref() == Some(text) {
             return Ok(());
         }
-        let result = self.compile(text, device);
+        let result = self.compile_caught(text, device);
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         state.text = Some(text.to_owned());
         match result {
@@ -184,7 +192,7 @@ impl TensorKernels {
         let mut errors = Vec::new();
         for kernel in self.live() {
             let Source::Wgsl(text) = &kernel.description.source else { continue };
-            if let Err(error) = kernel.compile(text, self.device.as_ref()) {
+            if let Err(error) = kernel.compile_caught(text, self.device.as_ref()) {
                 *kernel.state.write().unwrap_or_else(PoisonError::into_inner) =
                     State { error: Some(error.clone()), ..State::default() };
                 errors.push(error);

@@ -29,5 +29,6 @@ pub(crate) fn lower(step: &Step, call: &CustomCall) -> Launch {
         patches: step.scalars.iter().enumerate().map(|(word, &scalar)| (word as u32, scalar)).collect(),
         workgroups: call.workgroups,
         counts_faults: false,
+        loops: None,
     }
 }

@@ -100,6 +100,7 @@ pub(crate) fn lower(step: &Step, kernel: &MapKernel, caps: &Caps) -> Option<Laun
         patches,
         workgroups,
         counts_faults: false,
+        loops: None,
     })
 }
 

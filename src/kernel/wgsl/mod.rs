@@ -37,7 +37,14 @@ pub(crate) fn lower(step: &Step, caps: &Caps) -> Option<Launch> {
     if step.outputs.iter().all(|output| output.layout.elements() == 0) {
         return None;
     }
-    step.kernel.spec().wgsl(step, caps)
+    let mut launch = step.kernel.spec().wgsl(step, caps)?;
+    if let Some((bound, kernels)) = step.loops() {
+        // Pipelines are identified by their texts, and the bound is not in the text otherwise.
+        launch.wgsl = format!("// at most {} iterations\n{}", bound.turns, launch.wgsl);
+        launch.counts_faults = true;
+        launch.loops = Some((bound, kernels));
+    }
+    Some(launch)
 }
 
 /// Builds the text of a kernel: named inputs, 32-bit results, parameters, and a body from `assets/kernels`.
@@ -221,6 +228,7 @@ impl<'a> Builder<'a> {
             patches,
             workgroups,
             counts_faults: self.step.kernel.spec().counts_faults(),
+            loops: None,
         }
     }
 }

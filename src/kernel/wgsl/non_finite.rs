@@ -60,5 +60,6 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         patches,
         workgroups: grid(count.div_ceil(64), caps),
         counts_faults: true,
+        loops: None,
     })
 }
