@@ -264,6 +264,7 @@ impl CustomKernel {
     }
 
     /// Sets how many iterations of its loops a thread of the kernel may run in total, 16,777,216 by default.
+    /// The check of the condition that ends a loop counts as an iteration.
     ///
     /// A thread that reaches the bound leaves its loops, and the launch is reported as
     /// [`RunError::LoopBound`](crate::error::RunError::LoopBound) in a [`TensorFault`](crate::error::TensorFault). The
