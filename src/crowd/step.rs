@@ -20,6 +20,15 @@ use crate::tensor::{Tensor, TensorData, TensorOf};
 /// Members, with or without a seat.
 type Members<O, A> = (Entity, Ref<'static, InCrowd>, Option<&'static CrowdSeat<O, A>>, Has<A>);
 
+/// A seat, and the observation of the member that has it.
+type Observed<O, A> = (Ref<'static, O>, Ref<'static, CrowdSeat<O, A>>);
+/// A crowd that can make a step.
+type Stepping<O, A> = (Entity, &'static mut TensorCrowd<O, A>, Option<&'static CrowdInput<O, A>>);
+/// A crowd, and its tensor once there is one.
+type WithInput<O, A> = (&'static TensorCrowd<O, A>, Option<&'static CrowdInput<O, A>>);
+/// Entities with a seat that are no members any more.
+type Strangers<O, A> = (With<CrowdSeat<O, A>>, Or<(Without<InCrowd>, Without<O>)>);
+
 /// Gives a row to members that have joined or changed their crowd.
 pub(super) fn join<O: Component + Pod, A: Component + Pod>(
     members: Query<Members<O, A>, With<O>>,
@@ -77,7 +86,7 @@ pub(super) fn leave<O: Component + Pod, A: Component + Pod>(
 /// Takes the seats of all members and the tensor of a crowd that is removed.
 pub(super) fn dissolve<O: Component + Pod, A: Component + Pod>(
     removed: On<Remove, TensorCrowd<O, A>>,
-    crowds: Query<(&TensorCrowd<O, A>, Option<&CrowdInput<O, A>>)>,
+    crowds: Query<WithInput<O, A>>,
     seats: Query<(Entity, &CrowdSeat<O, A>)>,
     mut commands: Commands,
 ) {
@@ -93,7 +102,7 @@ pub(super) fn dissolve<O: Component + Pod, A: Component + Pod>(
 
 /// Removes the seats of entities that are no members any more, and numbers the members of sparse crowds anew.
 pub(super) fn pack<O: Component + Pod, A: Component + Pod>(
-    strangers: Query<Entity, (With<CrowdSeat<O, A>>, Or<(Without<InCrowd>, Without<O>)>)>,
+    strangers: Query<Entity, Strangers<O, A>>,
     mut seats: Query<&mut CrowdSeat<O, A>>,
     mut crowds: Query<&mut TensorCrowd<O, A>>,
     mut commands: Commands,
@@ -115,8 +124,8 @@ pub(super) fn pack<O: Component + Pod, A: Component + Pod>(
 
 /// Gathers the observations of all members, and records a step of every crowd that may make one.
 pub(super) fn observe<O: Component + Pod, A: Component + Pod>(
-    members: Query<(Ref<O>, Ref<CrowdSeat<O, A>>)>,
-    mut crowds: Query<(Entity, &mut TensorCrowd<O, A>, Option<&CrowdInput<O, A>>)>,
+    members: Query<Observed<O, A>>,
+    mut crowds: Query<Stepping<O, A>>,
     frame: Res<FrameCount>,
     ops: TensorCommands,
     mut commands: Commands,
