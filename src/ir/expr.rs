@@ -334,8 +334,11 @@ impl Program {
             UnaryOp::Softplus => self.softplus(x),
             UnaryOp::Softsign => bin!(Div, x, bin!(Add, c!(1.0), un!(Abs, x))),
             UnaryOp::Mish => {
-                let softplus = self.softplus(x);
-                bin!(Mul, x, un!(Tanh, softplus))
+                // tanh(ln(1 + e)) = n / (n + 2) with n = e · (e + 2), which loses no digits where e is small. From 20 on
+                // the quotient is 1, and e² would overflow later.
+                let e = un!(Exp, bin!(Min, x, c!(20.0)));
+                let n = bin!(Mul, e, bin!(Add, e, c!(2.0)));
+                bin!(Mul, x, bin!(Div, n, bin!(Add, n, c!(2.0))))
             }
             UnaryOp::HardSwish => {
                 let line = bin!(Add, bin!(Mul, x, c!(1.0 / 6.0)), c!(0.5));
@@ -393,14 +396,24 @@ impl Program {
         self.binary(BinaryOp::Div, one, below)
     }
 
-    /// `max(x, 0) + ln(1 + e^−|x|)`. This form does not overflow and keeps small values.
+    /// `max(x, 0) + ln(1 + u)` with `u = e^−|x|`. This form does not overflow. The logarithm of a number near 1 has few
+    /// digits, so it is the series of `2 · atanh(u / (2 + u))`, whose argument is at most 1/3.
     fn softplus(&mut self, x: Reg) -> Reg {
-        let (zero, one) = (self.constant(x, 0.0), self.constant(x, 1.0));
+        let (zero, two) = (self.constant(x, 0.0), self.constant(x, 2.0));
         let magnitude = self.un(Primitive::Abs, x);
         let minus = self.un(Primitive::Neg, magnitude);
         let exp = self.un(Primitive::Exp, minus);
-        let sum = self.binary(BinaryOp::Add, one, exp);
-        let log = self.un(Primitive::Log, sum);
+        let below = self.binary(BinaryOp::Add, two, exp);
+        let z = self.binary(BinaryOp::Div, exp, below);
+        let square = self.binary(BinaryOp::Mul, z, z);
+        let mut series = self.constant(x, 1.0 / 13.0);
+        for odd in [11.0, 9.0, 7.0, 5.0, 3.0, 1.0] {
+            let term = self.constant(x, 1.0 / odd);
+            let scaled = self.binary(BinaryOp::Mul, series, square);
+            series = self.binary(BinaryOp::Add, term, scaled);
+        }
+        let twice = self.binary(BinaryOp::Mul, two, z);
+        let log = self.binary(BinaryOp::Mul, twice, series);
         let positive = self.binary(BinaryOp::Max, x, zero);
         self.binary(BinaryOp::Add, positive, log)
     }

@@ -3,7 +3,7 @@
 use bevy::prelude::Entity;
 use bevy_tensor_compute::prelude::*;
 
-use super::case::{Case, Host, device_type};
+use super::case::{Case, Host, device_type, onnx_type};
 
 /// Why a case produced no values.
 #[derive(Debug)]
@@ -88,22 +88,42 @@ impl<'a> Call<'a> {
         host.dtype().map_err(Stop::Unsupported)
     }
 
-    /// The expected type of an output.
+    /// ONNX's name of an input's type.
+    pub fn onnx_of(&self, i: usize) -> Option<&str> {
+        self.host(i).map(|host| host.onnx.as_str())
+    }
+
+    /// Sums of integers have 32 bits here and the operand's type in ONNX. Any other type must be right as it is.
+    pub fn narrowed(&self, value: TensorValue<'a>, to: DType) -> Outputs<'a> {
+        if to.is_integer() { one(self.ops.cast(value, to)) } else { one(Ok(value)) }
+    }
+
+    /// The type an output is expected to have, for operators whose type is that of a tensor attribute: cases store
+    /// these as plain numbers.
     pub fn out_type(&self, i: usize) -> Result<DType, Stop> {
         let host = self.case.outputs.get(i).and_then(Option::as_ref);
         let host = host.ok_or_else(|| Stop::Failed(format!("output {i} is missing")))?;
         device_type(&host.onnx).map_err(Stop::Unsupported)
     }
 
-    pub fn out_onnx(&self, i: usize) -> &str {
-        self.case.outputs.get(i).and_then(Option::as_ref).map_or("", |host| &host.onnx)
+    /// A type that an attribute names by its number.
+    pub fn type_attribute(&self, attr: &str) -> Result<Option<DType>, Stop> {
+        match self.case.int(attr, 0) {
+            0 => Ok(None),
+            number => device_type(onnx_type(number)).map(Some).map_err(Stop::Unsupported),
+        }
     }
 
     pub fn wants(&self, i: usize) -> bool {
         self.case.outputs.get(i).is_some_and(Option::is_some)
     }
 
-    /// The rank of an output in the file, where scalars have one axis.
+    /// Whether an input may have no axes: its file does not tell. The rank of the output decides.
+    pub fn perhaps_scalar(&self, i: usize) -> bool {
+        self.host(i).is_some_and(|host| host.perhaps_scalar)
+    }
+
+    /// The rank that an output has in the file. Only to interpret files that do not tell which values have no axes.
     pub fn out_rank(&self, i: usize) -> usize {
         self.case.outputs.get(i).and_then(Option::as_ref).map_or(0, |host| host.shape.len())
     }

@@ -1,14 +1,16 @@
 //! The stored cases: nodes with their attributes, and values on the host.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
+use super::bounds::Bound;
 use bevy_tensor_compute::prelude::*;
 use half::f16;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
 
 /// One node with its inputs and expected outputs.
+#[derive(Clone)]
 pub struct Case {
     pub name: String,
     pub op: String,
@@ -16,17 +18,24 @@ pub struct Case {
     pub attrs: Map<String, Value>,
     pub inputs: Vec<Option<Host>>,
     pub outputs: Vec<Option<Host>>,
+    /// The bound that the case itself asks for.
+    pub tolerance: Option<Bound>,
 }
 
 /// A stored value.
+#[derive(Clone)]
 pub struct Host {
     /// ONNX's name of the element type.
     pub onnx: String,
     pub shape: Vec<usize>,
+    /// Whether the file leaves open if this value has no axes: its shape is `[1]`, and the case does not list its
+    /// scalars.
+    pub perhaps_scalar: bool,
     pub values: Values,
 }
 
 /// Values that represent every stored type exactly. Booleans are integers.
+#[derive(Clone)]
 pub enum Values {
     Floats(Vec<f64>),
     Integers(Vec<i128>),
@@ -35,18 +44,22 @@ pub enum Values {
 /// An operator's name and its cases.
 pub type Family = (String, Vec<Arc<Case>>);
 
-/// All files of the suite, by operator.
-pub fn load_all() -> Result<Vec<Family>, Box<dyn std::error::Error>> {
-    // `ONNX_VECTORS` can name another folder of the same layout, to run cases that are not in the repository.
-    let folder = std::env::var_os("ONNX_VECTORS")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/onnx"), PathBuf::from);
+/// All files of a folder, by operator. A folder without cases is an error.
+pub fn load_all(folder: &Path) -> Result<Vec<Family>, Box<dyn std::error::Error>> {
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
+    for entry in std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "safetensors") {
             let op = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-            files.push((op, load(&std::fs::read(&path)?)?));
+            let cases = load(&std::fs::read(&path)?).map_err(|error| format!("{}: {error}", path.display()))?;
+            if cases.is_empty() {
+                return Err(format!("{} has no cases", path.display()).into());
+            }
+            files.push((op, cases));
         }
+    }
+    if files.is_empty() {
+        return Err(format!("{} has no cases", folder.display()).into());
     }
     files.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(files)
@@ -64,6 +77,8 @@ impl Case {
     fn read(case: &Value, tensors: &SafeTensors) -> Result<Self, Box<dyn std::error::Error>> {
         let text = |key: &str| case[key].as_str().map(str::to_owned).ok_or_else(|| format!("a case has no {key}"));
         let name = text("case")?;
+        let scalars = case["scalars"].as_array();
+        let scalar = |value: &str| scalars.map(|list| list.iter().any(|name| name.as_str() == Some(value)));
         let values = |key: &str| -> Result<Vec<Option<Host>>, Box<dyn std::error::Error>> {
             let names = case[key].as_array().ok_or("a case has no list of values")?;
             let read = |value: &Value| -> Result<Option<Host>, Box<dyn std::error::Error>> {
@@ -72,7 +87,7 @@ impl Case {
                     Some(value) => {
                         let onnx = case["dtypes"][value].as_str().unwrap_or("an unnamed type");
                         Ok(Some(match tensors.tensor(&format!("{name}/{value}")) {
-                            Ok(view) => Host::read(onnx, &view),
+                            Ok(view) => Host::read(onnx, &view, scalar(value)),
                             // Sequences and similar types are not stored.
                             Err(_) => Host::opaque(onnx, Vec::new()),
                         }))
@@ -83,7 +98,12 @@ impl Case {
         };
         let (inputs, outputs) = (values("inputs")?, values("outputs")?);
         let attrs = case["attrs"].as_object().cloned().unwrap_or_default();
-        Ok(Self { op: text("op")?, opset: case["opset"].as_i64().unwrap_or(0), name, attrs, inputs, outputs })
+        let tolerance = match &case["tolerance"] {
+            Value::Null => None,
+            tolerance => Some(Bound::read(tolerance).map_err(|reason| format!("{name}: {reason}"))?),
+        };
+        let opset = case["opset"].as_i64().unwrap_or(0);
+        Ok(Self { op: text("op")?, opset, name, attrs, inputs, outputs, tolerance })
     }
 
     pub fn int(&self, attr: &str, default: i64) -> i64 {
@@ -116,7 +136,8 @@ fn numbers<const N: usize, T>(bytes: &[u8], read: impl Fn([u8; N]) -> T) -> Vec<
 }
 
 impl Host {
-    fn read(onnx: &str, view: &safetensors::tensor::TensorView) -> Self {
+    /// `scalar` tells whether the value has no axes, where the case knows it.
+    fn read(onnx: &str, view: &safetensors::tensor::TensorView, scalar: Option<bool>) -> Self {
         let bytes = view.data();
         let values = match view.dtype() {
             Dtype::F64 => Values::Floats(numbers(bytes, f64::from_le_bytes)),
@@ -133,12 +154,13 @@ impl Host {
             Dtype::U8 | Dtype::BOOL => Values::Integers(numbers(bytes, |b| u8::from_le_bytes(b).into())),
             _ => return Self::opaque(onnx, view.shape().to_vec()),
         };
-        Self { onnx: onnx.to_owned(), shape: view.shape().to_vec(), values }
+        let shape = if scalar == Some(true) { Vec::new() } else { view.shape().to_vec() };
+        Self { onnx: onnx.to_owned(), perhaps_scalar: scalar.is_none() && shape == [1], shape, values }
     }
 
     /// A value of a type that the crate does not support. Only the name of the type matters.
     fn opaque(onnx: &str, shape: Vec<usize>) -> Self {
-        Self { onnx: format!("{onnx} as stored"), shape, values: Values::Integers(Vec::new()) }
+        Self { onnx: format!("{onnx} as stored"), shape, perhaps_scalar: false, values: Values::Integers(Vec::new()) }
     }
 
     pub fn ints(&self) -> Vec<i64> {
@@ -146,6 +168,15 @@ impl Host {
             Values::Integers(values) => values.iter().map(|&v| v as i64).collect(),
             Values::Floats(values) => values.iter().map(|&v| v as i64).collect(),
         }
+    }
+
+    /// The largest finite magnitude; 0 without any.
+    pub fn largest(&self) -> f64 {
+        self.floats().into_iter().map(f64::abs).filter(|v| v.is_finite()).fold(0.0, f64::max)
+    }
+
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
     }
 
     pub fn floats(&self) -> Vec<f64> {
@@ -189,6 +220,30 @@ impl Host {
             (Values::Integers(_), other) => return Err(format!("integers stored for {other}")),
         };
         data.map_err(|error| error.to_string())
+    }
+}
+
+/// ONNX's name of the element type with this number.
+pub fn onnx_type(number: i64) -> &'static str {
+    match number {
+        1 => "FLOAT",
+        2 => "UINT8",
+        3 => "INT8",
+        4 => "UINT16",
+        5 => "INT16",
+        6 => "INT32",
+        7 => "INT64",
+        9 => "BOOL",
+        10 => "FLOAT16",
+        11 => "DOUBLE",
+        12 => "UINT32",
+        13 => "UINT64",
+        16 => "BFLOAT16",
+        21 => "UINT4",
+        22 => "INT4",
+        25 => "UINT2",
+        26 => "INT2",
+        _ => "an unnamed type",
     }
 }
 

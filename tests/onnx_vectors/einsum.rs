@@ -2,7 +2,7 @@
 
 use bevy_tensor_compute::prelude::*;
 
-use super::call::{Call, Outputs, Stop, one};
+use super::call::{Call, Outputs, Stop};
 
 pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
     (call.case.op == "Einsum").then(|| einsum(call))
@@ -48,9 +48,9 @@ fn einsum<'a>(call: &Call<'a>) -> Outputs<'a> {
     }
     let product = product.ok_or(Stop::Failed("no operand".to_owned()))?;
     let summed = Axes::of(result.len() as isize..order.len() as isize);
-    let to = call.out_type(0)?;
+    let to = call.dtype_of(0)?;
     let sum = call.ops.sum(product, summed)?;
-    one(call.ops.cast(sum, to))
+    call.narrowed(sum, to)
 }
 
 /// An operand with one axis per label of `order`. Labels that occur twice become their diagonal.

@@ -3,6 +3,7 @@
 use bevy_tensor_compute::prelude::*;
 
 use super::call::{Call, Outputs, Stop, one, unsupported};
+use super::case::{device_type, onnx_type};
 
 pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
     let op = call.case.op.clone();
@@ -111,8 +112,11 @@ fn clip<'a>(call: &Call<'a>) -> Outputs<'a> {
 
 fn cast<'a>(call: &Call<'a>) -> Outputs<'a> {
     let x = call.x(0)?;
-    let to = call.out_type(0)?;
-    let onnx = call.out_onnx(0).to_owned();
+    let onnx = match call.case.op.as_str() {
+        "CastLike" => call.onnx_of(1).unwrap_or_default().to_owned(),
+        _ => onnx_type(call.case.int("to", 0)).to_owned(),
+    };
+    let to = device_type(&onnx).map_err(Stop::Unsupported)?;
     let narrow = match onnx.as_str() {
         "INT4" | "UINT4" => 16.0,
         "INT2" | "UINT2" => 4.0,
@@ -139,7 +143,8 @@ fn dropout<'a>(call: &Call<'a>) -> Outputs<'a> {
     }
     let x = call.x(0)?;
     let shape = call.shape_of(0);
-    let kept = if call.wants(1) { Some(call.ops.full(shape, 1.0, call.out_type(1)?)?) } else { None };
+    let mask = if call.case.opset < 10 { call.dtype_of(0)? } else { DType::Bool };
+    let kept = if call.wants(1) { Some(call.ops.full(shape, 1.0, mask)?) } else { None };
     Ok(vec![Some(call.ops.copy(x)?), kept])
 }
 

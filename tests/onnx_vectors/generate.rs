@@ -32,13 +32,14 @@ fn range<'a>(call: &Call<'a>) -> Outputs<'a> {
         return unsupported("a range without its numbers");
     };
     let count = ((limit - start) / step).ceil().max(0.0) as usize;
-    let dtype = call.out_type(0)?;
+    let dtype = call.dtype_of(0)?;
     one(call.ops.arange(start, step, count, dtype))
 }
 
 fn eye_like<'a>(call: &Call<'a>) -> Outputs<'a> {
     let shape = call.shape_of(0);
-    let (k, dtype) = (call.case.int("k", 0) as i32, call.out_type(0)?);
+    let (k, dtype) =
+        (call.case.int("k", 0) as i32, call.type_attribute("dtype")?.map_or_else(|| call.dtype_of(0), Ok)?);
     one(call.ops.eye(shape[0], shape[1], k, dtype))
 }
 
@@ -55,7 +56,7 @@ fn triangle<'a>(call: &Call<'a>) -> Outputs<'a> {
 fn window<'a>(call: &Call<'a>, terms: &[f32]) -> Outputs<'a> {
     let size = call.host_number(0).unwrap_or(0.0) as usize;
     let period = if call.case.flag("periodic", true) { size } else { size.saturating_sub(1) };
-    let dtype = call.out_type(0)?;
+    let dtype = call.type_attribute("output_datatype")?.unwrap_or(DType::F32);
     if !dtype.is_float() {
         return unsupported("windows of integers");
     }

@@ -19,8 +19,8 @@ pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
 fn gather<'a>(call: &Call<'a>) -> Outputs<'a> {
     let axis = call.case.int("axis", 0) as isize;
     let (x, mut indices) = (call.x(0)?, call.x(1)?);
-    if call.shape_of(1) == [1] && call.out_rank(0) + 1 == call.shape_of(0).len() {
-        // A scalar index, which the files cannot represent.
+    if call.perhaps_scalar(1) && call.out_rank(0) + 1 == call.shape_of(0).len() {
+        // A scalar index. The file does not tell.
         indices = call.ops.reshape(indices, &[])?.into();
     }
     one(call.ops.gather(x, indices, axis))
@@ -67,7 +67,7 @@ fn one_hot<'a>(call: &Call<'a>) -> Outputs<'a> {
     if !call.dtype_of(0)?.is_integer() {
         indices = call.ops.cast(indices, DType::I32)?.into();
     }
-    if call.shape_of(0) == [1] && call.out_rank(0) == 1 {
+    if call.perhaps_scalar(0) && call.out_rank(0) == 1 {
         indices = call.ops.reshape(indices, &[])?.into();
     }
     let hot = call.ops.one_hot(indices, depth, DType::Bool)?;

@@ -1,8 +1,12 @@
 //! Maps ONNX operators to calls of the public ops, one file per family.
 
+pub mod bounds;
 pub mod call;
 pub mod case;
 pub mod cases;
+pub mod compare;
+pub mod control;
+pub mod pins;
 pub mod run;
 
 mod attention;
@@ -11,6 +15,7 @@ mod elementwise;
 mod generate;
 mod indexing;
 mod norm;
+mod plain;
 mod quantise;
 mod recurrent;
 mod reduce;
@@ -35,6 +40,7 @@ pub fn apply<'a>(call: &Call<'a>) -> Outputs<'a> {
         quantise::apply,
         recurrent::apply,
         einsum::apply,
+        plain::apply,
     ];
     for family in families {
         if let Some(outputs) = family(call) {

@@ -36,7 +36,7 @@ fn softmax<'a>(call: &Call<'a>) -> Outputs<'a> {
         "Softmax" => call.ops.softmax(x, at)?,
         "LogSoftmax" => call.ops.log_softmax(x, at)?,
         _ => {
-            let dtype = call.out_type(0)?;
+            let dtype = call.dtype_of(0)?;
             let best = call.ops.argmax(x, at)?;
             let flat = call.ops.shape(x)?;
             let hot = call.ops.one_hot(best, flat[at], dtype)?;

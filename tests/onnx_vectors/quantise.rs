@@ -3,6 +3,7 @@
 use bevy_tensor_compute::prelude::*;
 
 use super::call::{Call, Outputs, Stop, index, one, unsupported};
+use super::case::{device_type, onnx_type};
 
 pub fn apply<'a>(call: &Call<'a>) -> Option<Outputs<'a>> {
     Some(match call.case.op.as_str() {
@@ -50,31 +51,33 @@ fn spread<'a>(call: &Call<'a>, i: usize, dtype: DType) -> Result<Option<TensorVa
     }))
 }
 
-/// `saturate(round(x / scale) + zero)` as the type of output `i`.
+/// `saturate(round(x / scale) + zero)` as an integer type.
 fn saturate<'a>(
     call: &Call<'a>,
     scaled: TensorValue<'a>,
     zero: Option<TensorValue<'a>>,
-    i: usize,
+    onnx: &str,
 ) -> Result<TensorValue<'a>, Stop> {
-    let (low, high) = range(call.out_onnx(i))?;
+    let (low, high) = range(onnx)?;
     let mut value = call.ops.round(scaled)?;
     if let Some(zero) = zero {
         value = call.ops.add(value, zero)?;
     }
     let clamped = call.ops.clamp(value, low, high)?;
-    let to = call.out_type(i)?;
+    let to = device_type(onnx).map_err(Stop::Unsupported)?;
     Ok(call.ops.cast(clamped, to)?)
 }
 
 fn quantise<'a>(call: &Call<'a>) -> Outputs<'a> {
-    range(call.out_onnx(0))?;
+    let named = call.case.int("output_dtype", 0);
+    let onnx = if named == 0 { call.onnx_of(2).unwrap_or("UINT8") } else { onnx_type(named) };
+    range(onnx)?;
     let Some(scale) = spread(call, 1, DType::F32)? else { return unsupported("no scale") };
     let zero = spread(call, 2, DType::F32)?;
     let x = call.x(0)?;
     let x = call.ops.cast(x, DType::F32)?;
     let scaled = call.ops.div(x, scale)?;
-    one(Ok(saturate(call, scaled, zero, 0)?))
+    one(Ok(saturate(call, scaled, zero, onnx)?))
 }
 
 fn dequantise<'a>(call: &Call<'a>) -> Outputs<'a> {
@@ -87,7 +90,7 @@ fn dequantise<'a>(call: &Call<'a>) -> Outputs<'a> {
     }
     let x = call.ops.cast(x, DType::F32)?;
     let value = call.ops.mul(x, scale)?;
-    let to = call.out_type(0)?;
+    let to = call.type_attribute("output_dtype")?.map_or_else(|| call.dtype_of(1), Ok)?;
     one(call.ops.cast(value, to))
 }
 
@@ -103,7 +106,7 @@ fn dynamic<'a>(call: &Call<'a>) -> Outputs<'a> {
     let start = call.ops.round(start)?;
     let zero = call.ops.clamp(start, 0.0, 255.0)?;
     let scaled = call.ops.div(x, scale)?;
-    let y = saturate(call, scaled, Some(zero), 0)?;
+    let y = saturate(call, scaled, Some(zero), "UINT8")?;
     let zero = call.ops.cast(zero, DType::U8)?;
     Ok(vec![Some(y), Some(scale), Some(zero)])
 }
@@ -122,7 +125,7 @@ fn along<'a>(call: &Call<'a>, i: usize, dtype: DType, rows: bool) -> Result<Opti
     let Some(parameter) = call.maybe(i)? else { return Ok(None) };
     let shape = call.shape_of(i);
     let parameter = call.ops.cast(parameter, dtype)?;
-    Ok(Some(if shape.len() == 1 && shape[0] == 1 {
+    Ok(Some(if shape.is_empty() || shape == [1] {
         call.ops.reshape(parameter, &[])?
     } else if shape.len() == 1 && rows {
         call.ops.reshape(parameter, &[-1, 1])?
@@ -151,5 +154,6 @@ fn quantised_matmul<'a>(call: &Call<'a>) -> Outputs<'a> {
         value = call.ops.div(value, scale)?;
     }
     let zero = along(call, 7, DType::F32, true)?;
-    one(Ok(saturate(call, value, zero, 0)?))
+    let onnx = call.onnx_of(7).unwrap_or("UINT8");
+    one(Ok(saturate(call, value, zero, onnx)?))
 }

@@ -23,7 +23,7 @@ fn reduce<'a>(call: &Call<'a>) -> Outputs<'a> {
         _ => Axes::ALL,
     };
     let axes = if call.case.flag("keepdims", true) { axes.keep() } else { axes };
-    let (x, to) = (call.x(0)?, call.out_type(0)?);
+    let (x, to) = (call.x(0)?, call.dtype_of(0)?);
     let op = call.case.op.clone();
     let fractional = matches!(op.as_str(), "ReduceL2" | "ReduceMean" | "ReduceLogSum" | "ReduceLogSumExp");
     let ops = call.ops;
@@ -45,7 +45,7 @@ fn reduce<'a>(call: &Call<'a>) -> Outputs<'a> {
         }
         _ => return super::call::unsupported(format!("{op} is not among the crate's features")),
     }?;
-    one(ops.cast(value, to))
+    call.narrowed(value, to)
 }
 
 fn position<'a>(call: &Call<'a>) -> Outputs<'a> {
@@ -64,9 +64,9 @@ fn position<'a>(call: &Call<'a>) -> Outputs<'a> {
 fn cumsum<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (exclusive, reverse) = (call.case.flag("exclusive", false), call.case.flag("reverse", false));
     let axis = call.host_number(1).unwrap_or(0.0) as isize;
-    let (x, to) = (call.x(0)?, call.out_type(0)?);
+    let (x, to) = (call.x(0)?, call.dtype_of(0)?);
     let sums = call.ops.cumsum_with(x, axis, CumsumSettings { exclusive, reverse })?;
-    one(call.ops.cast(sums, to))
+    call.narrowed(sums, to)
 }
 
 fn top_k<'a>(call: &Call<'a>) -> Outputs<'a> {
@@ -79,9 +79,9 @@ fn top_k<'a>(call: &Call<'a>) -> Outputs<'a> {
 }
 
 fn matmul<'a>(call: &Call<'a>) -> Outputs<'a> {
-    let (a, b, to) = (call.x(0)?, call.x(1)?, call.out_type(0)?);
+    let (a, b, to) = (call.x(0)?, call.x(1)?, call.dtype_of(0)?);
     let product = call.ops.matmul(a, b)?;
-    one(call.ops.cast(product, to))
+    call.narrowed(product, to)
 }
 
 fn gemm<'a>(call: &Call<'a>) -> Outputs<'a> {

@@ -60,8 +60,8 @@ fn squeeze<'a>(call: &Call<'a>) -> Outputs<'a> {
 fn unsqueeze<'a>(call: &Call<'a>) -> Outputs<'a> {
     let axes = signed(&call.ints_of("axes", 1).unwrap_or_default());
     let mut x = call.x(0)?;
-    if call.shape_of(0) == [1] && call.out_rank(0) == axes.len() {
-        // A scalar, which the files cannot represent.
+    if call.perhaps_scalar(0) && call.out_rank(0) == axes.len() {
+        // A scalar. The file does not tell.
         x = call.ops.reshape(x, &[])?.into();
     }
     one(call.ops.unsqueeze(x, &axes))

@@ -191,6 +191,8 @@ fn lp_pool<'a>(call: &Call<'a>) -> Outputs<'a> {
     let case = call.case;
     let p = case.int("p", 2) as f32;
     let (x, shape, dtype) = (call.x(0)?, call.shape_of(0), call.dtype_of(0)?);
+    // Powers of halves would overflow between the ops.
+    let x = call.ops.cast(x, DType::F32)?;
     let magnitudes = call.ops.abs(x)?;
     let powers = call.ops.pow(magnitudes, p)?;
     fn settings<const N: usize>(case: &Case, shape: &[usize]) -> ConvSettings<N> {
@@ -211,24 +213,27 @@ fn lp_pool<'a>(call: &Call<'a>) -> Outputs<'a> {
     }
     let kernel = case.ints("kernel_shape").unwrap_or_default();
     let ones: Vec<usize> = [shape[1], 1].into_iter().chain(kernel.iter().map(|&n| n as usize)).collect();
-    let ones = call.ops.full(ones, 1.0, dtype)?;
+    let ones = call.ops.full(ones, 1.0, DType::F32)?;
     let sums = by_rank!(
         call,
         call.ops.conv1d(powers, ones, None, settings(case, &shape)),
         call.ops.conv2d(powers, ones, None, settings(case, &shape)),
         call.ops.conv3d(powers, ones, None, settings(case, &shape))
     )?;
-    one(call.ops.pow(sums, 1.0 / p))
+    let norms = call.ops.pow(sums, 1.0 / p)?;
+    one(call.ops.cast(norms, dtype))
 }
 
 fn global_lp_pool<'a>(call: &Call<'a>) -> Outputs<'a> {
     let p = call.case.int("p", 2) as f32;
-    let rank = call.shape_of(0).len() as isize;
+    let (rank, dtype) = (call.shape_of(0).len() as isize, call.dtype_of(0)?);
     let x = call.x(0)?;
+    let x = call.ops.cast(x, DType::F32)?;
     let magnitudes = call.ops.abs(x)?;
     let powers = call.ops.pow(magnitudes, p)?;
     let sums = call.ops.sum(powers, Axes::of(2..rank).keep())?;
-    one(call.ops.pow(sums, 1.0 / p))
+    let norms = call.ops.pow(sums, 1.0 / p)?;
+    one(call.ops.cast(norms, dtype))
 }
 
 fn max_unpool<'a>(call: &Call<'a>) -> Outputs<'a> {
