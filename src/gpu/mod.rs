@@ -50,6 +50,7 @@ pub(crate) use device::Gpu;
 pub(crate) use executor::GpuExecutor;
 pub(crate) use frame::{Frame, FrameWork, GpuSettings, Outlets};
 pub(crate) use image_copies::ImageJob;
+pub use persist::{cache_file, sealed_cache_file};
 
 use crate::error::FaultSender;
 use crate::figures::{Count, TensorDiagnostics};

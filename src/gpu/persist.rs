@@ -255,6 +255,17 @@ fn driver_cache(gpu: &Gpu, data: Option<&[u8]>) -> Option<wgpu::PipelineCache> {
     }
 }
 
+/// For the fuzzer: reads a file with the key 0. Returns the number of pipelines, of tuned kernels, and of the driver's bytes.
+pub fn cache_file(bytes: &[u8]) -> Result<(usize, usize, usize), &'static str> {
+    let content = Content::from_bytes(bytes, 0)?;
+    Ok((content.pipelines.len(), content.table.choices.len(), content.driver.len()))
+}
+
+/// For the fuzzer: puts a valid header with the key 0 before a body.
+pub fn sealed_cache_file(body: &[u8]) -> Vec<u8> {
+    [MAGIC, &FORMAT.to_le_bytes()[..], &0u64.to_le_bytes(), &fingerprint(body).to_le_bytes(), body].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
