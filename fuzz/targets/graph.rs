@@ -30,6 +30,7 @@ impl Pools {
         let all = 0..POOL;
         let f32s: Vec<f32> = all.clone().map(quarter).collect();
         let f16s: Vec<half::f16> = f32s.iter().map(|&v| half::f16::from_f32(v)).collect();
+        let bf16s: Vec<half::bf16> = f32s.iter().map(|&v| half::bf16::from_f32(v)).collect();
         let i32s: Vec<i32> = all
             .clone()
             .map(|i| if noise(i) % 61 == 0 { noise(i + 7) as i32 } else { (noise(i) % 7) as i32 - 2 })
@@ -46,6 +47,7 @@ impl Pools {
         let tensors = [
             (DType::F32, Tensor::from_slice(&f32s, [POOL])),
             (DType::F16, Tensor::from_slice(&f16s, [POOL])),
+            (DType::BF16, Tensor::from_slice(&bf16s, [POOL])),
             (DType::I32, Tensor::from_slice(&i32s, [POOL])),
             (DType::U32, Tensor::from_slice(&u32s, [POOL])),
             (DType::I8, Tensor::from_slice(&i8s, [POOL])),
@@ -137,7 +139,9 @@ impl<'a> Graph<'a> {
             Exact::Moves | Exact::Steps => exact,
             // Integers wrap everywhere alike. Halves are rounded after every kernel, and kernels differ.
             Exact::Sum | Exact::Product => {
-                exact && (!any(DType::is_float) || (products < 3 && !any(|dtype| dtype == DType::F16)))
+                exact
+                    && (!any(DType::is_float)
+                        || (products < 3 && !any(|dtype| dtype.is_float() && dtype != DType::F32)))
             }
             Exact::No => false,
         };
@@ -213,12 +217,12 @@ fn source_fits(ops: &TensorCommands, value: TensorValue, dtype: DType, shape: &[
 fn dtype_of(kind: &str, common: u8) -> DType {
     let common = usize::from(common);
     match kind {
-        "f" => [DType::F32, DType::F32, DType::F16][common % 3],
-        "n" => [DType::F32, DType::F16, DType::I32, DType::U32, DType::I8, DType::U8][common % 6],
+        "f" => [DType::F32, DType::F32, DType::F16, DType::BF16][common % 4],
+        "n" => [DType::F32, DType::F16, DType::I32, DType::U32, DType::I8, DType::U8, DType::BF16][common % 7],
         "t" => DType::Bool,
         "i" => [DType::I32, DType::I32, DType::U32, DType::I8, DType::U8][common % 5],
         "b" => DType::I8,
-        _ => DType::ALL[common % 7],
+        _ => DType::ALL[common % 8],
     }
 }
 

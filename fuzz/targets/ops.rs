@@ -97,7 +97,11 @@ fn difference(gpu: &TensorData, cpu: &TensorData, exact: bool, scale: f64) -> Op
     if gpu.dtype() != cpu.dtype() || gpu.shape() != cpu.shape() {
         return Some(format!("GPU {} {}, CPU {} {}", gpu.dtype(), gpu.shape(), cpu.dtype(), cpu.shape()));
     }
-    let relative = if gpu.dtype() == DType::F16 { 1e-2 } else { 1e-4 };
+    let relative = match gpu.dtype() {
+        DType::F16 => 1e-2,
+        DType::BF16 => 5e-2,
+        _ => 1e-4,
+    };
     let wide = |v: f64| !v.is_finite() || v.abs() >= HUGE;
     for (i, (a, b)) in gpu.to_f32().into_iter().zip(cpu.to_f32()).enumerate() {
         let (a, b) = (f64::from(a), f64::from(b));

@@ -65,7 +65,11 @@ impl Bound {
 
 /// The distance from 1 to the next number of the output's type.
 fn unit(output: &Host) -> f64 {
-    if output.dtype() == Ok(DType::F16) { f64::from(f32::from(half::f16::EPSILON)) } else { f64::from(f32::EPSILON) }
+    match output.dtype() {
+        Ok(DType::F16) => half::f16::EPSILON.to_f64(),
+        Ok(DType::BF16) => half::bf16::EPSILON.to_f64(),
+        _ => f64::from(f32::EPSILON),
+    }
 }
 
 /// The bound for output `i`. An operator without a bound is an error: nothing passes unjudged.

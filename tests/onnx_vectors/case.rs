@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::bounds::Bound;
 use bevy_tensor_compute::prelude::*;
-use half::f16;
+use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
 
@@ -143,7 +143,7 @@ impl Host {
             Dtype::F64 => Values::Floats(numbers(bytes, f64::from_le_bytes)),
             Dtype::F32 => Values::Floats(numbers(bytes, |b| f64::from(f32::from_le_bytes(b)))),
             Dtype::F16 => Values::Floats(numbers(bytes, |b| f64::from(f16::from_le_bytes(b)))),
-            Dtype::BF16 => Values::Floats(numbers(bytes, |b| f64::from(half::bf16::from_le_bytes(b)))),
+            Dtype::BF16 => Values::Floats(numbers(bytes, |b| f64::from(bf16::from_le_bytes(b)))),
             Dtype::I64 => Values::Integers(numbers(bytes, |b| i64::from_le_bytes(b).into())),
             Dtype::U64 => Values::Integers(numbers(bytes, |b| u64::from_le_bytes(b).into())),
             Dtype::I32 => Values::Integers(numbers(bytes, |b| i32::from_le_bytes(b).into())),
@@ -203,6 +203,9 @@ impl Host {
             (Values::Floats(values), DType::F16) => {
                 TensorData::new(&values.iter().map(|&v| f16::from_f64(v)).collect::<Vec<_>>(), shape)
             }
+            (Values::Floats(values), DType::BF16) => {
+                TensorData::new(&values.iter().map(|&v| bf16::from_f64(v)).collect::<Vec<_>>(), shape)
+            }
             (Values::Floats(values), _) => {
                 let narrow: Vec<f32> = values.iter().map(|&v| v as f32).collect();
                 if narrow.iter().zip(values).any(|(n, v)| n.is_finite() != v.is_finite()) {
@@ -251,8 +254,9 @@ pub fn onnx_type(number: i64) -> &'static str {
 /// [`Host::tensor`] fails if that would change an integer.
 pub fn device_type(onnx: &str) -> Result<DType, String> {
     Ok(match onnx {
-        "FLOAT" | "DOUBLE" | "BFLOAT16" => DType::F32,
+        "FLOAT" | "DOUBLE" => DType::F32,
         "FLOAT16" => DType::F16,
+        "BFLOAT16" => DType::BF16,
         "INT64" | "INT32" | "INT16" => DType::I32,
         "UINT64" | "UINT32" | "UINT16" => DType::U32,
         "INT8" | "INT4" | "INT2" => DType::I8,

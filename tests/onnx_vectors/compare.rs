@@ -1,7 +1,7 @@
 //! Compares what an op gave with what a case expects: first type and shape, then every element.
 
 use bevy_tensor_compute::prelude::*;
-use half::f16;
+use half::{bf16, f16};
 
 use super::bounds::Bound;
 use super::case::{Host, Values};
@@ -52,6 +52,7 @@ fn floats(actual: &TensorData, expected: &[f64], bound: Bound) -> Result<Distanc
         // The expected value in the type of the result.
         let (ulps, e) = match actual.dtype() {
             DType::F16 => (ulps_f16(f16::from_f32(a), f16::from_f64(e)), f16::from_f64(e).to_f64()),
+            DType::BF16 => (ulps_bf16(bf16::from_f32(a), bf16::from_f64(e)), bf16::from_f64(e).to_f64()),
             _ => (ulps_f32(a, e as f32), f64::from(e as f32)),
         };
         let a = f64::from(a);
@@ -101,6 +102,12 @@ pub fn ulps_f16(a: f16, b: f16) -> f64 {
         if v < f16::ZERO { -size } else { size }
     };
     place(a).abs_diff(place(b)) as f64
+}
+
+/// As [`ulps_f32`].
+pub fn ulps_bf16(a: bf16, b: bf16) -> f64 {
+    // The upper half of a 32-bit float.
+    ulps_f32(a.to_f32(), b.to_f32()) / 65_536.0
 }
 
 fn whole(data: &TensorData) -> Result<Vec<i128>, String> {
