@@ -1,10 +1,11 @@
 //! Mutates inputs and runs a target on them. It needs no instrumentation and no nightly compiler: inputs whose answer is new are kept and mutated further.
 
 use std::collections::HashSet;
+use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::memory;
@@ -134,9 +135,16 @@ fn mutate(input: &[u8], pool: &[Vec<u8>], target: &Target, random: &mut Random) 
 static PANIC: Mutex<String> = Mutex::new(String::new());
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// Notes panics instead of printing them.
+/// Whether an input is running.
+static INSIDE: AtomicBool = AtomicBool::new(false);
+
+/// Notes panics of inputs instead of printing them.
 pub fn note_panics() {
-    std::panic::set_hook(Box::new(|info| {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !INSIDE.load(Ordering::Relaxed) {
+            print(info);
+        }
         PANICS.fetch_add(1, Ordering::Relaxed);
         if let Ok(mut text) = PANIC.lock() {
             *text = info.to_string();
@@ -175,7 +183,8 @@ pub struct Limits {
 
 /// Runs a target until a limit is reached. `found` is the folder for inputs that did harm.
 pub fn run(target: &'static Target, corpus: Vec<Vec<u8>>, found: &Path, limits: &Limits) -> Figures {
-    let mut random = Random::new(limits.seed ^ target.name.bytes().fold(0, |hash, b| hash * 31 + u64::from(b)));
+    let mut random =
+        Random::new(limits.seed ^ target.name.bytes().fold(0, |hash: u64, b| hash.rotate_left(5) ^ u64::from(b)));
     let mut figures = Figures::default();
     let mut kinds = HashSet::new();
     let mut places = HashSet::new();
@@ -185,6 +194,7 @@ pub fn run(target: &'static Target, corpus: Vec<Vec<u8>>, found: &Path, limits: 
     std::fs::create_dir_all(found).expect("a folder for what is found");
     // What runs is on the disk before it runs, so that an abort leaves it behind.
     let current = found.join(format!("{}-running", target.name));
+    let running = std::fs::File::create(&current).expect("a file for the input that runs");
     let watch = watch(target.name, current.clone());
     let mut run = (target.make)();
     let start = Instant::now();
@@ -193,10 +203,12 @@ pub fn run(target: &'static Target, corpus: Vec<Vec<u8>>, found: &Path, limits: 
             let base = random.below(pool.len());
             mutate(&pool[base].clone(), &pool, target, &mut random)
         });
-        std::fs::write(&current, &input).expect("the disk has room");
+        running.set_len(0).and_then(|()| running.write_all_at(&input, 0)).expect("the disk has room");
         let (panics, before, begun) = (PANICS.load(Ordering::Relaxed), memory::begin(), Instant::now());
         watch.running.store(watch.start.elapsed().as_millis() as u64 + 1, Ordering::Relaxed);
+        INSIDE.store(true, Ordering::Relaxed);
         let answer = catch_unwind(AssertUnwindSafe(|| run(&input)));
+        INSIDE.store(false, Ordering::Relaxed);
         watch.running.store(0, Ordering::Relaxed);
         let (took, bytes) = (begun.elapsed(), memory::peak().saturating_sub(before));
         figures.inputs += 1;

@@ -14,6 +14,9 @@ mod device_loss;
 mod diagnostics;
 mod encoders;
 mod fusion;
+#[path = "../fuzz/targets/mod.rs"]
+mod fuzz_targets;
+mod fuzzing;
 mod image_tensor;
 #[cfg(feature = "inspector")]
 mod inspector;
