@@ -261,7 +261,7 @@ fn hostile_files_are_errors() {
     ));
 }
 
-/// The seeds of `cargo fuzz` and everything it has found.
+/// The first inputs of the fuzzer and everything that it has found.
 #[test]
 fn the_fuzzer_corpus_does_not_panic() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/safetensors");
