@@ -14,6 +14,7 @@ mod device_loss;
 mod diagnostics;
 mod encoders;
 mod fusion;
+#[expect(dead_code, reason = "only the fuzzer mutates inputs")]
 #[path = "../fuzz/targets/mod.rs"]
 mod fuzz_targets;
 mod fuzzing;
