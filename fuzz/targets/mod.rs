@@ -3,6 +3,8 @@
 mod cache_file;
 mod graph;
 mod npy;
+#[cfg(feature = "onnx")]
+mod onnx;
 mod ops;
 mod pipeline_list;
 mod safetensors;
@@ -64,6 +66,8 @@ pub const TARGETS: &[Target] = &[
     safetensors::TARGET,
     weights_asset::TARGET,
     npy::TARGET,
+    #[cfg(feature = "onnx")]
+    onnx::TARGET,
     pipeline_list::TARGET,
     cache_file::TARGET,
     wgsl::TARGET,
