@@ -225,7 +225,7 @@ impl<'a> Recorder<'a> {
     fn tuple_depth(&self, op: &'static str, x: Arg, indices: Arg, batch: usize) -> OpResult<usize> {
         let (data, index) = (self.part_ref(x).shape(x.node), self.part_ref(indices).shape(indices.node));
         match index.last() {
-            Some(&depth) if depth >= 1 && batch + depth <= data.rank() => Ok(depth),
+            Some(&depth) if depth >= 1 && batch.saturating_add(depth) <= data.rank() => Ok(depth),
             Some(&depth) => {
                 let reason = format!("tuples of {depth} do not fit the axes after {batch} batch axes");
                 Err(self.shape_error(op, &[x, indices], reason))
