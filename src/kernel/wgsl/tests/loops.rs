@@ -1,6 +1,6 @@
 //! Compares kernels with plain loops, in every variant and at awkward sizes.
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::super::lower;
 use super::device::{caps, run_step_with};
@@ -71,6 +71,7 @@ fn pack(dtype: DType, values: &[f64]) -> Vec<u32> {
         .flat_map(|&v| match dtype {
             DType::F32 => (v as f32).to_le_bytes().to_vec(),
             DType::F16 => f16::from_f64(v).to_le_bytes().to_vec(),
+            DType::BF16 => bf16::from_f64(v).to_le_bytes().to_vec(),
             DType::I32 => (v as i32).to_le_bytes().to_vec(),
             DType::U32 => (v as u32).to_le_bytes().to_vec(),
             DType::I8 => (v as i8).to_le_bytes().to_vec(),

@@ -1,6 +1,6 @@
 //! Maps on the device against plain host loops.
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::device::{floats, operand, run_step, step, words};
 use crate::ir::{BinaryOp, Class, DType, Expr, Layout, Operand, Program, Reg, Shape, Source, UnaryOp};
@@ -11,6 +11,7 @@ fn get(words: &[u32], dtype: DType, i: usize) -> u32 {
     let word = words[i / dtype.per_word()] >> (i % dtype.per_word() * dtype.size() * 8);
     match dtype {
         DType::F16 => f16::from_bits(word as u16).to_f32().to_bits(),
+        DType::BF16 => word << 16,
         DType::I8 => word as u8 as i8 as i32 as u32,
         DType::U8 => word & 255,
         DType::Bool => u32::from(word & 255 != 0),
@@ -21,6 +22,7 @@ fn get(words: &[u32], dtype: DType, i: usize) -> u32 {
 fn set(words: &mut [u32], dtype: DType, i: usize, bits: u32) {
     let (size, bits) = match dtype {
         DType::F16 => (16, u32::from(f16::from_f32(f32::from_bits(bits)).to_bits())),
+        DType::BF16 => (16, u32::from(bf16::from_f32(f32::from_bits(bits)).to_bits())),
         DType::F32 | DType::I32 | DType::U32 => (32, bits),
         _ => (8, bits & 255),
     };
@@ -36,7 +38,7 @@ fn filled(dtype: DType, count: usize, seed: usize) -> Vec<u32> {
     for i in 0..count {
         let n = (i * 7 + seed) % 101;
         let bits = match dtype {
-            DType::F32 | DType::F16 => (n as f32 - 50.5).to_bits(),
+            DType::F32 | DType::F16 | DType::BF16 => (n as f32 - 50.5).to_bits(),
             DType::Bool => (n % 2) as u32,
             DType::I32 | DType::I8 => (n as u32).wrapping_sub(50),
             _ => n as u32,
@@ -354,6 +356,7 @@ fn casts_saturate_floats_and_wrap_integers() {
         match (from.class(), to) {
             (Class::Float, DType::F32) => bits,
             (Class::Float, DType::F16) => f16::from_f32(f).to_f32().to_bits(),
+            (Class::Float, DType::BF16) => bf16::from_f32(f).to_f32().to_bits(),
             (Class::Float, DType::I32) => f as i32 as u32,
             (Class::Float, DType::U32) => f as u32,
             (Class::Float, DType::I8) => f as i8 as i32 as u32,
@@ -361,8 +364,10 @@ fn casts_saturate_floats_and_wrap_integers() {
             (Class::Float, DType::Bool) => u32::from(f != 0.0),
             (Class::Int, DType::F32) => (i as f32).to_bits(),
             (Class::Int, DType::F16) => f16::from_f32(i as f32).to_f32().to_bits(),
+            (Class::Int, DType::BF16) => bf16::from_f32(i as f32).to_f32().to_bits(),
             (Class::Uint, DType::F32) => (bits as f32).to_bits(),
             (Class::Uint, DType::F16) => f16::from_f32(bits as f32).to_f32().to_bits(),
+            (Class::Uint, DType::BF16) => bf16::from_f32(bits as f32).to_f32().to_bits(),
             (_, DType::I32 | DType::U32) => bits,
             (_, DType::I8) => bits as i8 as i32 as u32,
             (_, DType::U8) => bits & 255,
