@@ -215,21 +215,38 @@ fn what_cannot_be_done_in_parts_is_an_error_and_the_rest_goes_on() {
     let mut rig = Rig::with_binding_limit(MIB);
     let big = rig.spawn(Tensor::from_slice(&numbers(300_000), [300_000]).unwrap());
     let small = rig.spawn(Tensor::from_slice(&[1.0f32, 2.0], [2]).unwrap());
+    let index = rig.spawn(Tensor::zeros([2], DType::I32).unwrap());
     rig.read(small);
+    rig.read(index);
     let before = rig.figures();
     let receiver = rig
         .record(move |ops| {
-            let sums = ops.cumsum(big, 0)?;
-            ops.read(sums)
+            let scattered = ops.scatter_elements(big, index, 1.0, 0, ScatterMode::Replace)?;
+            ops.read(scattered)
         })
         .unwrap();
-    let Err(ReadError::Failed(error)) = rig.wait(&receiver) else { panic!("a running sum needs all of its row") };
+    let Err(ReadError::Failed(error)) = rig.wait(&receiver) else { panic!("a scatter needs all of its data") };
     let RunError::Limit { requested, available, .. } = &error else { panic!("{error}") };
     assert!(*requested >= 1_200_000 && *available <= MIB, "{error}");
-    assert!(error.to_string().contains("cumsum"), "{error}");
+    assert!(error.to_string().contains("scatter_elements"), "{error}");
     assert_eq!(rig.figures().device_bytes, before.device_bytes, "nothing was allocated");
     assert_eq!(rig.read(small).to_f32(), [1.0, 2.0]);
     assert_eq!(rig.read(big).to_f32(), numbers(300_000));
+}
+
+#[test]
+fn a_cumulative_sum_along_one_row_is_computed_in_parts() {
+    let mut rig = Rig::with_binding_limit(MIB);
+    let values: Vec<i32> = (0..600_001).map(|i| i % 1000 - 300).collect();
+    let big = rig.spawn(Tensor::from_slice(&values, [values.len()]).unwrap());
+    let mut sum = 0;
+    let mut expected = values.clone();
+    expected.iter_mut().for_each(|value| {
+        sum += *value;
+        *value = sum;
+    });
+    let sums = rig.compute(move |ops| ops.cumsum(big, 0)).unwrap();
+    assert_eq!(sums.as_slice::<i32>().unwrap().iter().zip(&expected).position(|(a, b)| a != b), None);
 }
 
 #[test]

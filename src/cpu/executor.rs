@@ -14,13 +14,14 @@ use crate::error::{ReadError, RunError, TensorFault, catch};
 use crate::figures::{Count, TensorDiagnostics, TimedBatch, TimedLaunch};
 use crate::ir::Backend;
 use crate::kernel::CpuPool;
+use crate::kernel::host::zeroed;
 use crate::memory::{MemorySettings, ScratchUse};
 use crate::plan::{Plan, PlanCache, PlanLimits, effects, step_models};
 use crate::readback::ReadRequest;
 use crate::tensor::{Initial, Storage};
 
 /// Launches on the CPU have no bindings, so only the program length limits fusion.
-const LIMITS: PlanLimits = PlanLimits { buffers: 64, alignment: 16, binding: usize::MAX, fuse: true };
+const LIMITS: PlanLimits = PlanLimits { buffers: 64, alignment: 16, binding: usize::MAX, passes: false, fuse: true };
 
 /// How long the worker waits for content from the GPU before it checks whether the app has exited.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -132,8 +133,9 @@ pub(crate) fn rest_cpu(cpu: Res<CpuExecutor>, settings: Res<MemorySettings>) {
 impl Worker {
     /// Takes a storage in before work needs it.
     fn take_in(&mut self, storage: &Arc<Storage>) {
-        if let Err(panic) = catch(|| self.make_resident(storage)) {
-            let _ = self.faults.send(TensorFault::Run(RunError::Device(panic)));
+        let taken = catch(|| self.make_resident(storage)).unwrap_or_else(|panic| Err(RunError::Device(panic)));
+        if let Err(error) = taken {
+            let _ = self.faults.send(TensorFault::Run(error));
         }
     }
 
@@ -158,7 +160,7 @@ impl Worker {
         self.diagnostics.counters().readbacks.add(requests.len() as u64);
         let outcome = catch(|| {
             self.make_good(&batch)?;
-            batch.slots.iter().for_each(|storage| self.make_resident(storage));
+            batch.slots.iter().try_for_each(|storage| self.make_resident(storage))?;
             let plan = self.run_plan(&batch)?;
             self.answer(&plan, &batch, &mut requests);
             self.tend_scratch(scratch_words(&plan));
@@ -237,9 +239,16 @@ impl Worker {
                 continue;
             }
             let words = read_words(plan, &read.from, &batch.slots, &self.scratch);
-            if let Some(request) = request.take() {
-                self.let_go(&request, batch);
-                request.answer(&words);
+            let Some(request) = request.take() else { continue };
+            match words {
+                Ok(words) => {
+                    self.let_go(&request, batch);
+                    request.answer(&words);
+                }
+                Err(error) => {
+                    request.fail(ReadError::Failed(error.clone()));
+                    let _ = self.faults.send(TensorFault::Run(error));
+                }
             }
         }
     }
@@ -272,10 +281,15 @@ impl Worker {
         Ok(())
     }
 
-    /// Allocates the words of a storage and fills them with its initial content.
-    fn make_resident(&mut self, storage: &Arc<Storage>) {
-        let Some(initial) = storage.take_initial() else { return };
-        let mut words = vec![0; storage.words()];
+    /// Allocates the words of a storage and fills them with its initial content. Without memory for them, the storage
+    /// keeps its initial content for a later attempt.
+    fn make_resident(&mut self, storage: &Arc<Storage>) -> Result<(), RunError> {
+        let Some(initial) = storage.take_initial() else { return Ok(()) };
+        let Some(mut words) = zeroed(storage.words()) else {
+            let requested = storage.words() as u64 * 4;
+            storage.return_initial(initial, self.diagnostics.counters());
+            return Err(RunError::OutOfMemory { what: storage.label(), requested });
+        };
         if let Initial::Data(data) = &initial {
             words[..data.len()].copy_from_slice(data);
         }
@@ -287,5 +301,6 @@ impl Worker {
             let batch = Batch::new([generate(generator, storage)]);
             self.run(batch);
         }
+        Ok(())
     }
 }

@@ -11,7 +11,7 @@ use crate::error::RunError;
 use crate::ir::{DType, Operand, Source};
 use crate::kernel::host::fused::{Places, Temporary, run_epilogue, run_prologue, shared_output};
 use crate::kernel::host::memory::{Elements, ElementsMut, Input};
-use crate::kernel::host::{CpuCall, Epilogue};
+use crate::kernel::host::{CpuCall, Epilogue, zeroed};
 use crate::kernel::{CpuPool, HostWords, Step};
 use crate::plan::{Plan, Region};
 use crate::tensor::Storage;
@@ -60,7 +60,12 @@ pub(crate) fn run_plan(
     }
     let needed = scratch_words(plan);
     if scratch.len() < needed {
-        scratch.resize(needed, 0);
+        // The old content is not needed, so it does not have to fit beside the new.
+        *scratch = Vec::new();
+        *scratch = zeroed(needed).ok_or_else(|| RunError::OutOfMemory {
+            what: "scratch memory on the CPU".to_owned(),
+            requested: needed as u64 * 4,
+        })?;
     }
     for upload in &plan.uploads {
         let words = &host[upload.host as usize];
@@ -116,9 +121,18 @@ fn without_cpu_function(step: &Step) -> Option<&'static str> {
 }
 
 /// The words of a contiguous operand, packed according to its dtype. The last word is padded with zeros.
-pub(crate) fn read_words(plan: &Plan, operand: &Operand, slots: &[Arc<Storage>], scratch: &[u32]) -> Vec<u32> {
+pub(crate) fn read_words(
+    plan: &Plan,
+    operand: &Operand,
+    slots: &[Arc<Storage>],
+    scratch: &[u32],
+) -> Result<Vec<u32>, RunError> {
     let elements = operand.layout.elements();
-    let mut out = vec![0u32; operand.dtype.words(elements)];
+    let words = operand.dtype.words(elements);
+    let mut out = zeroed(words).ok_or_else(|| RunError::OutOfMemory {
+        what: "the result of a read on the CPU".to_owned(),
+        requested: words as u64 * 4,
+    })?;
     let mut copy = |words: &[u32]| {
         let start = operand.dtype.bytes(operand.layout.offset);
         let bytes = &cast_slice::<_, u8>(words)[start..start + operand.dtype.bytes(elements)];
@@ -135,7 +149,7 @@ pub(crate) fn read_words(plan: &Plan, operand: &Operand, slots: &[Arc<Storage>],
         // Fused values never leave their step.
         Source::Fused => {}
     }
-    out
+    Ok(out)
 }
 
 /// A storage locked for one step.

@@ -57,6 +57,30 @@ pub enum OpError {
         /// The entity given.
         entity: Entity,
     },
+    /// The model does not exist: it is not spawned yet, or was despawned.
+    #[error("{op}: model {model} does not exist")]
+    MissingModel {
+        /// The op.
+        op: &'static str,
+        /// The entity given.
+        model: Entity,
+    },
+    /// The model has no tensors.
+    #[error("{op}: model {model} has no tensors")]
+    EmptyModel {
+        /// The op.
+        op: &'static str,
+        /// The model.
+        model: Entity,
+    },
+    /// The tensors of the model are still being loaded.
+    #[error("{op}: model {model} is still loading its tensors")]
+    LoadingModel {
+        /// The op.
+        op: &'static str,
+        /// The model.
+        model: Entity,
+    },
     /// The tensor has the same name as another tensor of its model, so the name is ambiguous.
     #[error("{op}: model {model} has two tensors named \"{name}\"")]
     DuplicateName {
@@ -158,6 +182,13 @@ pub enum OpError {
 
 /// The result of recording an op.
 pub type OpResult<T> = Result<T, OpError>;
+
+impl OpError {
+    /// The result, or a value that the op needs on the way, has more elements than can be addressed.
+    pub(crate) fn too_large(op: &'static str, shape: &Shape) -> Self {
+        Self::Argument { op, reason: format!("a result of shape {shape} is too large to address") }
+    }
+}
 
 impl From<KernelError> for OpError {
     fn from(error: KernelError) -> Self {

@@ -1,10 +1,13 @@
 //! The header of a safetensors file, and the conversion of its data to host data.
 
 use core::fmt;
+use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
 
-use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use safetensors::tensor::{Dtype, TensorInfo};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
 use super::safetensors::{FormatError, io_error};
 use crate::error::TensorError;
@@ -17,12 +20,112 @@ const MAX_HEADER: u64 = 100_000_000;
 /// Number of bytes before the header. They contain its length.
 pub(super) const LENGTH: u64 = 8;
 
+/// The key of the file's metadata. The format does not allow a tensor of this name.
+pub(super) const METADATA: &str = "__metadata__";
+
 /// A header that was validated against the length of its file.
 #[derive(Debug)]
 pub(super) struct Header {
-    content: Metadata,
+    content: Content,
+    /// Position of the tensors in `content`, by name.
+    by_name: HashMap<String, usize>,
     /// Position of the first tensor byte in the file.
     start: u64,
+    /// Number of tensor bytes.
+    bytes: u64,
+}
+
+/// The JSON object of a header. Unlike a map, it keeps duplicate keys.
+#[derive(Debug, Default)]
+struct Content {
+    metadata: HashMap<String, String>,
+    tensors: Vec<(String, TensorInfo)>,
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Content;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an object of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Content, A::Error> {
+                let mut content = Content::default();
+                let mut described = false;
+                while let Some(name) = map.next_key::<String>()? {
+                    if name != METADATA {
+                        content.tensors.push((name, map.next_value()?));
+                    } else if core::mem::replace(&mut described, true) {
+                        return Err(A::Error::custom("the metadata is declared twice"));
+                    } else {
+                        content.metadata = map.next_value::<Option<_>>()?.unwrap_or_default();
+                    }
+                }
+                Ok(content)
+            }
+        }
+
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+impl Content {
+    /// Sorts the tensors by position and checks that they cover the data without gaps or overlaps, that their sizes match
+    /// their shapes, and that no name is used twice. Gives the number of tensor bytes and the tensors by name.
+    fn validate(&mut self) -> Result<(u64, HashMap<String, usize>), String> {
+        self.tensors.sort_by(|(a, left), (b, right)| (left.data_offsets, a).cmp(&(right.data_offsets, b)));
+        let mut by_name = HashMap::with_capacity(self.tensors.len());
+        let mut end = 0;
+        for (at, (name, info)) in self.tensors.iter().enumerate() {
+            if by_name.insert(name.clone(), at).is_some() {
+                return Err(format!("there are two tensors named \"{name}\""));
+            }
+            let (from, to) = info.data_offsets;
+            if from != end || to < from {
+                return Err(format!("the data of \"{name}\" is at {from}..{to}, but should start at {end}"));
+            }
+            end = to;
+            // An axis of size 0 makes a tensor empty, even if the other sizes overflow.
+            let bits = if info.shape.contains(&0) {
+                Some(0)
+            } else {
+                let all = info.shape.iter().copied().chain([info.dtype.bitsize()]);
+                all.reduce(|n, size| n.saturating_mul(size)).filter(|&bits| bits < usize::MAX)
+            };
+            match bits {
+                Some(bits) if bits.is_multiple_of(8) && bits / 8 == to - from => {}
+                _ => {
+                    let (shape, bytes) = (&info.shape, to - from);
+                    return Err(format!("\"{name}\" of type {:?} and shape {shape:?} has {bytes} bytes", info.dtype));
+                }
+            }
+        }
+        Ok((end as u64, by_name))
+    }
+}
+
+/// Makes the first bytes of a file with these tensors, in this order: the length of the header and the header, padded so
+/// that the data is aligned.
+pub(super) fn write_header<'a>(
+    metadata: &HashMap<String, String>,
+    tensors: impl Iterator<Item = (&'a str, TensorInfo)>,
+) -> serde_json::Result<Vec<u8>> {
+    let mut text = String::from("{");
+    if !metadata.is_empty() {
+        let sorted: std::collections::BTreeMap<_, _> = metadata.iter().collect();
+        text += &format!("{}:{}", serde_json::to_string(METADATA)?, serde_json::to_string(&sorted)?);
+    }
+    for (name, info) in tensors {
+        let comma = if text.len() > 1 { "," } else { "" };
+        text += &format!("{comma}{}:{}", serde_json::to_string(name)?, serde_json::to_string(&info)?);
+    }
+    text.push('}');
+    text.extend(core::iter::repeat_n(' ', text.len().next_multiple_of(LENGTH as usize) - text.len()));
+    Ok([&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat())
 }
 
 /// One tensor of a file.
@@ -73,33 +176,34 @@ impl Header {
 
     /// Parses the header. Does not check the length of the file.
     pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Self, FormatError> {
-        // Deserialising also checks that offsets are contiguous and match the shapes.
-        let content: Metadata = serde_json::from_slice(text)
-            .map_err(|error| FormatError::Header { path: path.to_owned(), reason: error.to_string() })?;
-        Ok(Self { content, start: LENGTH + text.len() as u64 })
+        let invalid = |reason: String| FormatError::Header { path: path.to_owned(), reason };
+        let mut content: Content = serde_json::from_slice(text).map_err(|error| invalid(error.to_string()))?;
+        let (bytes, by_name) = content.validate().map_err(invalid)?;
+        Ok(Self { content, by_name, start: LENGTH + text.len() as u64, bytes })
     }
 
     /// Number of bytes that the file must have.
     pub(super) fn end(&self) -> u64 {
-        self.start.saturating_add(self.content.data_len() as u64)
+        self.start.saturating_add(self.bytes)
     }
 
     /// Names of the tensors, in the order of their bytes.
     pub(super) fn names(&self) -> Vec<String> {
-        self.content.offset_keys()
+        self.content.tensors.iter().map(|(name, _)| name.clone()).collect()
     }
 
     /// A metadata entry of the file.
     pub(super) fn metadata(&self, key: &str) -> Option<&str> {
-        self.content.metadata().as_ref()?.get(key).map(String::as_str)
+        self.content.metadata.get(key).map(String::as_str)
     }
 
     /// Position, type and shape of a tensor.
     pub(super) fn entry(&self, path: &Path, name: &str) -> Result<Entry, FormatError> {
         let not_found = || FormatError::NotFound { path: path.to_owned(), name: name.to_owned() };
-        let &TensorInfo { dtype: stored, ref shape, data_offsets: (from, to) } =
-            self.content.info(name).ok_or_else(not_found)?;
-        let (from, to) = (self.start + from as u64, self.start + to as u64);
+        let found = self.by_name.get(name).and_then(|&at| self.content.tensors.get(at));
+        let &(_, TensorInfo { dtype: stored, ref shape, data_offsets: (from, to) }) = found.ok_or_else(not_found)?;
+        // Before the end of the file, so these do not overflow.
+        let (from, to) = (self.start.saturating_add(from as u64), self.start.saturating_add(to as u64));
         let mut shape = Shape::new(shape.iter().copied());
         let quantized = match self.metadata(&quantized_key(name)).filter(|_| stored == Dtype::U8) {
             Some(said) => {
@@ -108,21 +212,23 @@ impl Header {
             }
             None => None,
         };
+        let too_large = |shape: Shape| {
+            let error = Box::new(TensorError::TooLarge { shape, dtype: quantized.unwrap_or(DType::F32) });
+            FormatError::Tensor { name: name.to_owned(), error }
+        };
         if let Some(format) = quantized.and_then(DType::block_format) {
             let bytes = format.gguf_bytes();
-            match shape.dims_mut().last_mut().filter(|last| last.is_multiple_of(bytes)) {
-                Some(last) => *last = *last / bytes * format.elements,
-                None => {
-                    let reason =
-                        format!("the row size of \"{name}\" is not a multiple of the block size of {bytes} bytes");
-                    return Err(FormatError::Header { path: path.to_owned(), reason });
-                }
-            }
+            let Some(row) = shape.last().copied().filter(|last| last.is_multiple_of(bytes)) else {
+                let reason = format!("the row size of \"{name}\" is not a multiple of the block size of {bytes} bytes");
+                return Err(FormatError::Header { path: path.to_owned(), reason });
+            };
+            let Some(row) = (row / bytes).checked_mul(format.elements) else { return Err(too_large(shape)) };
+            shape.dims_mut().last_mut().into_iter().for_each(|last| *last = row);
         }
-        let Some(elements) = shape.checked_elements().filter(|&n| n <= i32::MAX as usize) else {
-            let error = Box::new(TensorError::TooLarge { shape, dtype: DType::F32 });
-            return Err(FormatError::Tensor { name: name.to_owned(), error });
-        };
+        if !shape.is_addressable() {
+            return Err(too_large(shape));
+        }
+        let elements = shape.elements();
         Ok(Entry { stored, quantized, shape, elements, from, to })
     }
 }

@@ -3,17 +3,18 @@
 
 use core::fmt;
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::{Dtype, View};
+use bevy::ecs::entity::Entity;
+use safetensors::tensor::{Dtype, TensorInfo};
 use thiserror::Error;
 
-use super::header::{Header, quantized_key, stored_shape, stored_type};
+use super::header::{Header, METADATA, quantized_key, stored_shape, stored_type, write_header};
 use crate::disk::replace_with;
-use crate::error::{ReadError, TensorError};
+use crate::error::{OpError, ReadError, TensorError};
 use crate::ir::{DType, Shape};
 use crate::tensor::TensorData;
 
@@ -83,6 +84,31 @@ pub enum FormatError {
         /// The underlying error.
         error: Box<TensorError>,
     },
+    /// A file with this name of a tensor could not be loaded, so it is not written.
+    #[error("a tensor named \"{name}\" cannot be saved: {reason}")]
+    Name {
+        /// Name of the tensor.
+        name: String,
+        /// Why a file cannot have it.
+        reason: &'static str,
+    },
+    /// The call of [`TensorFiles::save`](super::TensorFiles::save) failed. It returned the same error.
+    #[error("{0}")]
+    Refused(Box<OpError>),
+    /// The model was despawned before its tensors were loaded.
+    #[error("model {model} does not exist")]
+    MissingModel {
+        /// The model.
+        model: Entity,
+    },
+    /// There is not enough memory for the content of a tensor.
+    #[error("\"{name}\": there is no memory for {bytes} bytes")]
+    OutOfMemory {
+        /// Name of the tensor.
+        name: String,
+        /// Requested bytes.
+        bytes: u64,
+    },
     /// The readback of a tensor failed while saving.
     #[error("\"{name}\" could not be read back: {error}")]
     Readback {
@@ -147,7 +173,12 @@ impl SafetensorsFile {
     pub fn read(&mut self, name: &str) -> Result<TensorData, FormatError> {
         let entry = self.header.entry(&self.path, name)?;
         // The header was validated against the length of the file, so this is at most the size of the file.
-        let mut bytes = vec![0; (entry.to - entry.from) as usize];
+        let count = entry.to - entry.from;
+        let mut bytes = Vec::new();
+        if bytes.try_reserve_exact(count as usize).is_err() {
+            return Err(FormatError::OutOfMemory { name: name.to_owned(), bytes: count });
+        }
+        bytes.resize(count as usize, 0);
         let io = io_error(&self.path);
         self.file.seek(SeekFrom::Start(entry.from)).map_err(&io)?;
         self.file.read_exact(&mut bytes).map_err(&io)?;
@@ -157,62 +188,70 @@ impl SafetensorsFile {
 
 /// Host data in the representation of the format.
 struct Stored<'a> {
+    name: &'a str,
     data: &'a TensorData,
     dtype: Dtype,
     shape: Shape,
 }
 
 impl<'a> Stored<'a> {
-    fn new(name: &str, data: &'a TensorData) -> Result<Self, FormatError> {
+    fn new(name: &'a str, data: &'a TensorData) -> Result<Self, FormatError> {
         let dtype = stored_type(name, data.dtype())?;
-        Ok(Self { data, dtype, shape: stored_shape(data) })
-    }
-}
-
-impl View for Stored<'_> {
-    fn dtype(&self) -> Dtype {
-        self.dtype
+        Ok(Self { name, data, dtype, shape: stored_shape(data) })
     }
 
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
+    fn bytes(&self) -> Cow<'a, [u8]> {
         // Fails only for data that is not quantised.
         self.data.to_gguf_blocks().map_or_else(|_| Cow::Borrowed(self.data.bytes()), Cow::Owned)
     }
 
-    fn data_len(&self) -> usize {
-        match self.data.dtype() {
-            quantized if quantized.is_quantized() => self.shape.elements(),
-            _ => self.data.bytes().len(),
-        }
+    fn count(&self) -> usize {
+        if self.data.dtype().is_quantized() { self.shape.elements() } else { self.data.bytes().len() }
     }
 }
 
 /// Writes tensors to a safetensors file. An existing file is replaced atomically, after all data is on disk. If the
 /// program is interrupted, the old file is unchanged, but a temporary file may remain beside it.
 ///
+/// Names must be unique, and `__metadata__` is reserved by the format. Such names are an error, and no file is written.
+///
 /// The format has no quantised types. Quantised tensors are stored as bytes in GGUF block order, with the shape `[…,
 /// blocks per row · bytes per block]`, and the file's metadata contains the type: `dtype.NAME: q8_0`.
 pub fn save_safetensors(path: impl AsRef<Path>, tensors: &[(String, TensorData)]) -> Result<(), FormatError> {
     let path = path.as_ref();
-    let io = io_error(path);
-    let views = tensors
-        .iter()
-        .map(|(name, data)| Ok((name.as_str(), Stored::new(name, data)?)))
-        .collect::<Result<Vec<_>, FormatError>>()?;
+    let mut names = HashSet::with_capacity(tensors.len());
+    for (name, _) in tensors {
+        let refuse = |reason| FormatError::Name { name: name.clone(), reason };
+        if name == METADATA {
+            return Err(refuse("the format reserves the name"));
+        }
+        if !names.insert(name) {
+            return Err(refuse("another tensor has the same name"));
+        }
+    }
+    let views = tensors.iter().map(|(name, data)| Stored::new(name, data));
+    let mut views = views.collect::<Result<Vec<_>, FormatError>>()?;
+    // Wide types first, so that every tensor is aligned.
+    views.sort_by(|a, b| b.dtype.cmp(&a.dtype).then(a.name.cmp(b.name)));
     let quantized = tensors.iter().filter(|(_, data)| data.dtype().is_quantized());
     let metadata: HashMap<_, _> =
         quantized.map(|(name, data)| (quantized_key(name), data.dtype().to_string())).collect();
-    let metadata = Some(metadata).filter(|metadata| !metadata.is_empty());
-    replace_with(
-        path,
-        |temporary| {
-            safetensors::serialize_to_file(views, metadata, temporary)
-                .map_err(|error| FormatError::Header { path: path.to_owned(), reason: error.to_string() })
-        },
-        &io,
-    )
+    let mut end = 0;
+    let infos = views.iter().map(|view| {
+        let start = end;
+        end += view.count();
+        (view.name, TensorInfo { dtype: view.dtype, shape: view.shape.to_vec(), data_offsets: (start, end) })
+    });
+    let header = write_header(&metadata, infos)
+        .map_err(|error| FormatError::Header { path: path.to_owned(), reason: error.to_string() })?;
+    // A longer header could not be read back.
+    if let Some(&length) = header.first_chunk() {
+        Header::size(path, length)?;
+    }
+    let write = |file: &mut dyn Write| {
+        file.write_all(&header)?;
+        views.iter().try_for_each(|view| file.write_all(&view.bytes()))
+    };
+    let io = io_error(path);
+    replace_with(path, |file| write(file).map_err(&io), &io)
 }

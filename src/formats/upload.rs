@@ -15,7 +15,7 @@ use crate::error::{OpError, TensorError};
 use crate::ir::Backend;
 use crate::record::TensorCommands;
 use crate::support::{ModelBackend, TensorSupport};
-use crate::tensor::{Tensor, TensorModel};
+use crate::tensor::{Tensor, TensorModel, TensorNames};
 
 /// Large tensors are split at multiples of this many rows. Four rows of any type start and end at a word boundary.
 const ROWS: usize = 4;
@@ -25,6 +25,9 @@ const ROWS: usize = 4;
 /// [`UploadSettings`] limits the bytes per frame. [`WeightsProgress`] reports the progress. [`WeightsReady`] is
 /// triggered when all tensors are loaded or loading has failed. Existing tensors of the model with the same names are
 /// replaced.
+///
+/// Replacing the component by one with another file, or removing it, cancels the upload: the tensors that it has spawned so
+/// far are despawned, and there is no [`WeightsReady`] for the old file.
 ///
 /// ```
 /// # use bevy::prelude::*;
@@ -145,7 +148,11 @@ impl From<&Arc<AssetLoadError>> for WeightsError {
 /// State of a model whose weights are loading.
 #[derive(Component)]
 pub(crate) struct Arriving {
+    /// The file, to notice that [`LoadWeights`] was replaced.
+    file: AssetId<TensorWeights>,
     weights: TensorWeights,
+    /// Tensors that were spawned for it.
+    spawned: Vec<Entity>,
     /// Index of the next tensor.
     next: usize,
     /// A tensor that is loaded over several frames, and the number of rows loaded so far.
@@ -172,19 +179,31 @@ enum Turn {
     Finished,
 }
 
-/// Starts the upload of files that were read, and reports files that failed.
+/// Starts the upload of files that were read, reports files that failed, and cancels uploads that are no longer wanted.
 pub(crate) fn begin_arrivals(
-    loads: Query<(Entity, &LoadWeights), Without<Arriving>>,
+    loads: Query<(Entity, &LoadWeights, Has<Arriving>)>,
+    arriving: Query<(Entity, &Arriving, Option<&LoadWeights>)>,
     server: Option<Res<AssetServer>>,
     assets: Option<Res<Assets<TensorWeights>>>,
     mut commands: Commands,
 ) {
+    for (entity, arriving, load) in &arriving {
+        if load.is_none_or(|load| load.weights.id() != arriving.file) {
+            arriving.spawned.iter().for_each(|&tensor| commands.entity(tensor).try_despawn());
+            commands.entity(entity).try_remove::<Arriving>();
+        }
+    }
     let (Some(server), Some(assets)) = (server, assets) else { return };
-    for (entity, load) in &loads {
-        if let Some(weights) = assets.get(&load.weights) {
-            commands.entity(entity).insert(Arriving::new(weights.clone()));
-        } else if let Some(LoadState::Failed(error)) = server.get_load_state(&load.weights) {
-            end(&mut commands, entity, Err((&error).into()));
+    for (entity, load, arriving) in &loads {
+        if arriving {
+            continue;
+        }
+        let file = load.weights.id();
+        if let Some(weights) = assets.get(file) {
+            // The model may be despawned before commands are applied.
+            commands.entity(entity).try_insert(Arriving::new(load, weights.clone()));
+        } else if let Some(LoadState::Failed(error)) = server.get_load_state(file) {
+            end(&mut commands, entity, file, Err((&error).into()));
         }
     }
 }
@@ -200,7 +219,9 @@ pub(crate) fn place_weights(
     if arriving.is_empty() {
         return;
     }
-    let mut models: Vec<_> = arriving.iter_mut().collect();
+    // A model whose file was replaced after `begin_arrivals` waits for the next frame.
+    let wanted = |load: &LoadWeights, arriving: &Arriving| load.weights.id() == arriving.file;
+    let mut models: Vec<_> = arriving.iter_mut().filter(|(_, load, arriving, _)| wanted(load, arriving)).collect();
     models.sort_by_key(|(_, load, ..)| core::cmp::Reverse(load.priority));
     let budget = settings.bytes_per_frame.max(1) as u64;
     let mut left = budget;
@@ -226,24 +247,29 @@ pub(crate) fn place_weights(
         let (done, total) = (arriving.done, arriving.total);
         commands.trigger(WeightsProgress { entity: *entity, done, total });
         if let Some(error) = &arriving.failed {
-            end(&mut commands, *entity, Err(error.clone()));
+            end(&mut commands, *entity, arriving.file, Err(error.clone()));
         } else if arriving.next == arriving.weights.tensors().len() {
-            end(&mut commands, *entity, Ok(arriving.next));
+            end(&mut commands, *entity, arriving.file, Ok(arriving.next));
         }
     }
 }
 
-/// Reports the result and drops the content of the file.
-fn end(commands: &mut Commands, entity: Entity, result: Result<usize, WeightsError>) {
-    commands.entity(entity).remove::<(LoadWeights, Arriving)>();
-    commands.trigger(WeightsReady { entity, result });
+/// Reports the result and drops the content of the file, unless the model was despawned or wants another file by now.
+fn end(commands: &mut Commands, entity: Entity, file: AssetId<TensorWeights>, result: Result<usize, WeightsError>) {
+    commands.queue(move |world: &mut World| {
+        let Ok(mut model) = world.get_entity_mut(entity) else { return };
+        if model.get::<LoadWeights>().is_some_and(|load| load.weights.id() == file) {
+            model.remove::<(LoadWeights, Arriving)>();
+            world.trigger(WeightsReady { entity, result });
+        }
+    });
 }
 
 impl Arriving {
-    /// The state before the first tensor.
-    pub(crate) fn new(weights: TensorWeights) -> Self {
-        let total = weights.bytes();
-        Self { weights, next: 0, part: None, done: 0, total, failed: None }
+    /// The state before the first tensor. `load` is the request of the model.
+    pub(crate) fn new(load: &LoadWeights, weights: TensorWeights) -> Self {
+        let (file, total, spawned) = (load.weights.id(), weights.bytes(), Vec::new());
+        Self { file, weights, spawned, next: 0, part: None, done: 0, total, failed: None }
     }
 
     /// Places the next piece. Tensors larger than the limit per frame are split. Tensors that fit in the next frame
@@ -307,7 +333,11 @@ impl Arriving {
         });
         commands.queue(move |world: &mut World| {
             if world.get_entity(entity).is_ok() {
-                place(world, entity, name, tensor);
+                let known = world.resource::<TensorNames>().find(entity, &name).is_ok();
+                let tensor = place(world, entity, name, tensor);
+                if let Some(mut arriving) = world.get_mut::<Arriving>(entity).filter(|_| !known) {
+                    arriving.spawned.push(tensor);
+                }
             }
         });
     }

@@ -175,6 +175,7 @@ fn plan_limits(gpu: &Gpu, fuse: bool) -> PlanLimits {
         buffers: gpu.limits.max_storage_buffers_per_shader_stage.clamp(4, 16) as usize,
         alignment: gpu.binding_alignment(),
         binding: gpu.binding_words(),
+        passes: true,
         fuse,
     }
 }

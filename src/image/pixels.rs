@@ -115,7 +115,7 @@ pub(crate) fn copy_pixels(
         let Some(tensor) = tensor.filter(|tensor| tensor.shape()[..] == shape && tensor.dtype() == DType::U8) else {
             let inserted = Tensor::zeros(shape, DType::U8).map(|tensor| {
                 // Inserting the component is a change, so the image is copied next frame, when the tensor exists.
-                commands.entity(entity).insert((tensor, TensorFromImage::clone(&pixels)));
+                commands.entity(entity).try_insert((tensor, TensorFromImage::clone(&pixels)));
             });
             complaints.hear(entity, inserted.map_err(ImageError::from), &mut commands);
             continue;
@@ -219,7 +219,7 @@ pub(crate) fn show_pixels(
                 }
                 Backend::Cpu if !is_bytes(image.texture_descriptor.format) => return Err(ImageError::NotShown),
                 Backend::Cpu => {
-                    commands.entity(entity).insert(Arriving(ops.read(entity)?, target.image.clone()));
+                    commands.entity(entity).try_insert(Arriving(ops.read(entity)?, target.image.clone()));
                 }
             }
             Ok(())
@@ -238,7 +238,7 @@ pub(crate) fn land_pixels(
     let Some(mut images) = images else { return };
     for (entity, Arriving(receiver, handle)) in &arriving {
         let Some(answer) = receiver.try_recv() else { continue };
-        commands.entity(entity).remove::<Arriving>();
+        commands.entity(entity).try_remove::<Arriving>();
         match answer {
             Ok(data) => {
                 // If the image was resized, these pixels are skipped.

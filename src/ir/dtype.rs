@@ -136,6 +136,16 @@ impl DType {
         self.class().dtype()
     }
 
+    /// A number that no element is below: the maximum of no elements.
+    pub(crate) const fn lowest(self) -> f64 {
+        match self {
+            Self::F32 | Self::F16 | Self::BF16 | Self::Q8_0 | Self::Q4_0 | Self::Q4_128 => f64::NEG_INFINITY,
+            Self::I32 => i32::MIN as f64,
+            Self::I8 => i8::MIN as f64,
+            Self::U32 | Self::U8 | Self::Bool => 0.0,
+        }
+    }
+
     /// Whether this is `F32`, `F16` or `BF16`.
     pub const fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::BF16)

@@ -29,6 +29,13 @@ impl Shape {
         self.0.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
     }
 
+    /// Whether a tensor of this shape can be addressed: it has at most 2³¹ − 1 elements, and so does every axis of an empty
+    /// tensor. Positions and strides are 32-bit on the device, and signed because strides can be negative.
+    pub(crate) fn is_addressable(&self) -> bool {
+        const MOST: usize = i32::MAX as usize;
+        self.checked_elements().is_some_and(|n| n <= MOST) && self.0.iter().all(|&size| size <= MOST)
+    }
+
     /// The number of elements. Saturates on overflow (a tensor of that size cannot be created).
     pub fn elements(&self) -> usize {
         self.checked_elements().unwrap_or(usize::MAX)
@@ -143,7 +150,7 @@ impl Layout {
         let mut expected = 1;
         self.shape.iter().zip(&self.strides).rev().all(|(&n, &stride)| {
             let fits = n == 1 || stride == expected;
-            expected *= n as isize;
+            expected = expected.wrapping_mul(n as isize);
             fits
         })
     }
@@ -171,7 +178,8 @@ impl Layout {
         }
         let (mut low, mut high) = (self.offset as isize, self.offset as isize);
         for (&n, &stride) in self.shape.iter().zip(&self.strides) {
-            let reach = (n as isize - 1) * stride;
+            // Axes of one element may have any stride.
+            let reach = if n == 1 { 0 } else { (n as isize - 1) * stride };
             low += reach.min(0);
             high += reach.max(0);
         }
@@ -217,7 +225,8 @@ impl Layout {
             view.offset = (self.offset as isize + start as isize * self.strides[axis]) as usize;
         }
         view.shape.dims_mut()[axis] = count;
-        view.strides[axis] *= step;
+        // A step beyond the axis leaves at most one element, whose stride is not used.
+        view.strides[axis] = if count > 1 { self.strides[axis].wrapping_mul(step) } else { self.strides[axis] };
         view
     }
 

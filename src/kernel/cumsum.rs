@@ -4,6 +4,7 @@ use bytemuck::cast_slice_mut;
 
 use crate::error::RunError;
 use crate::ir::{Class, Node};
+use crate::kernel::cumsum_parts;
 use crate::kernel::host::memory::Input;
 use crate::kernel::host::number::{Number, with_class};
 use crate::kernel::host::{CpuCall, CpuPool, Values};
@@ -74,7 +75,7 @@ impl KernelSpec for CumSumKernel {
     }
 
     fn levels(&self) -> Option<Levels> {
-        None
+        cumsum_parts::levels(self)
     }
 
     fn sizes(&self) -> Sizes {

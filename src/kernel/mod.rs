@@ -21,6 +21,7 @@ mod block_copy;
 mod conv;
 mod conv_transpose;
 mod cumsum;
+mod cumsum_parts;
 pub(crate) mod custom;
 mod gather;
 pub(crate) mod host;
@@ -28,6 +29,7 @@ mod launch;
 mod map;
 mod matmul;
 mod pool;
+mod pool_parts;
 mod quant_matmul;
 mod quantize;
 mod recurrent;
@@ -37,6 +39,7 @@ mod row_norm;
 mod sample;
 mod scatter;
 mod softmax;
+mod sort;
 mod spec;
 mod split;
 mod step;
@@ -52,12 +55,14 @@ pub(crate) use block_copy::BlockCopyKernel;
 pub(crate) use conv::ConvKernel;
 pub(crate) use conv_transpose::ConvTransposeKernel;
 pub(crate) use cumsum::CumSumKernel;
+pub(crate) use cumsum_parts::CumSumPartsKernel;
 pub(crate) use gather::{GatherElementsKernel, GatherKernel, GatherNdKernel};
 pub(crate) use host::{CpuPool, HostWords};
 pub(crate) use launch::{Access, Binding, Caps, Launch, LoopBound, Params, buffer_type, wgsl_type};
 pub(crate) use map::{MapKernel, merge_axes};
 pub(crate) use matmul::MatMulKernel;
 pub(crate) use pool::PoolKernel;
+pub(crate) use pool_parts::PoolPartsKernel;
 pub(crate) use quant_matmul::QuantMatMulKernel;
 pub(crate) use quantize::QuantizeKernel;
 pub(crate) use recurrent::RecurrentKernel;
@@ -65,10 +70,11 @@ pub(crate) use reduce::{LONGEST_ROW, ReduceKernel};
 pub(crate) use roi_pool::RoiPoolKernel;
 pub(crate) use row_norm::RowNormKernel;
 pub(crate) use sample::SampleKernel;
-pub(crate) use scatter::{ScatterElementsKernel, ScatterNdKernel};
+pub(crate) use scatter::{ScatterElementsKernel, ScatterNdKernel, ScatterPassKernel};
 pub(crate) use softmax::SoftmaxKernel;
+pub(crate) use sort::SortKernel;
 pub(crate) use spec::{Inputs, KernelSpec, Need, Reads, bytes};
-pub(crate) use split::{EVEN, InParts, Levels, Part, PartOutput, part};
+pub(crate) use split::{EVEN, InParts, Levels, Part, PartOutput, PassInput, part};
 pub(crate) use step::{Fused, Step};
 pub(crate) use table::{Elementwise, Lowering};
 pub(crate) use taps::TapsKernel;
@@ -91,16 +97,20 @@ kernels! {
         Softmax(SoftmaxKernel) for Softmax { axis, log },
         RowNorm(RowNormKernel) for RowNorm { kind, weight, bias },
         CumSum(CumSumKernel) for CumSum { axis, exclusive },
+        CumSumParts(CumSumPartsKernel),
         TopK(TopKKernel) for TopK { k, largest },
+        Sort(SortKernel),
         Conv(ConvKernel) for Conv { window, groups, bias },
         ConvTranspose(ConvTransposeKernel) for ConvTranspose { window, groups, bias },
         Pool(PoolKernel) for Pool { kind, window },
+        PoolParts(PoolPartsKernel),
         Taps(TapsKernel) for Taps { axis },
         Gather(GatherKernel) for Gather { axis },
         GatherElements(GatherElementsKernel) for GatherElements { axis },
         GatherNd(GatherNdKernel) for GatherNd { batch },
         ScatterElements(ScatterElementsKernel) for ScatterElements { axis, reduce },
         ScatterNd(ScatterNdKernel) for ScatterNd { reduce },
+        ScatterPasses(ScatterPassKernel),
         Attention(AttentionKernel) for Attention { causal, mask },
         Sample(SampleKernel) for Sample { sampling },
         RoiPool(RoiPoolKernel) for RoiPool { pooling },

@@ -1,14 +1,17 @@
 //! Pooling.
 
-use bytemuck::cast_slice_mut;
+use core::ops::Range;
+
+use bytemuck::{cast_slice, cast_slice_mut};
 
 use crate::error::RunError;
-use crate::ir::{Class, Node, PoolKind, Window};
-use crate::kernel::conv::cpu::{place, taps, valid};
+use crate::ir::{Class, Node, PoolKind, Window, scalar_bits};
+use crate::kernel::conv::cpu::{place, valid};
 use crate::kernel::conv::wgsl::window_params;
 use crate::kernel::host::memory::Input;
 use crate::kernel::host::number::{Number, with_class};
 use crate::kernel::host::{CpuCall, CpuPool, Values};
+use crate::kernel::pool_parts;
 use crate::kernel::reduce::wgsl::beats_code;
 use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, all_inputs, names, product, spatial};
 use crate::kernel::split::{InParts, Levels, Part, by_rows};
@@ -25,6 +28,8 @@ pub(crate) struct PoolKernel {
     pub planes: usize,
     pub input: [usize; 3],
     pub output: [usize; 3],
+    /// The maximum of a window wholly outside of the input, as bits of the 32-bit type of the class.
+    pub lowest: u32,
 }
 
 impl PoolKernel {
@@ -37,6 +42,7 @@ impl PoolKernel {
             planes: shape[0] * shape[1],
             input: spatial(shape),
             output: spatial(&node.shape),
+            lowest: scalar_bits(x.dtype.lowest(), x.dtype.wide()),
         }
     }
 }
@@ -68,7 +74,7 @@ impl KernelSpec for PoolKernel {
     }
 
     fn flops(&self) -> usize {
-        self.planes * product(&self.output) * product(&self.window.size)
+        (self.planes * product(&self.output)).saturating_mul(product(&self.window.size))
     }
 
     fn bytes_read(&self, step: &Step) -> usize {
@@ -87,7 +93,7 @@ impl KernelSpec for PoolKernel {
     }
 
     fn levels(&self) -> Option<Levels> {
-        None
+        pool_parts::levels(self)
     }
 
     fn sizes(&self) -> Sizes {
@@ -109,14 +115,36 @@ impl KernelSpec for PoolKernel {
     }
 }
 
-/// The launch of a pooling. The position of the maximum is 0 for a window entirely outside the input. NaN is larger
-/// than every number, as in `max`.
+/// The position of the maximum of a window wholly outside of the input is 0. A NaN is above every number, so it wins, as in
+/// `max`.
 pub(crate) fn lower(step: &Step, kernel: &PoolKernel, caps: &Caps) -> Launch {
     let count = kernel.planes * kernel.output.iter().product::<usize>();
     let mut builder = Builder::new(step);
-    builder.alias("T", wgsl_type(kernel.class));
+    pool_code(&mut builder, kernel);
     beats_code(&mut builder, ">", kernel.class);
-    builder.code(match kernel.kind {
+    result_code(&mut builder, kernel.kind);
+    builder.finish_threads(include_str!("../../assets/kernels/pool.wgsl"), count, caps)
+}
+
+/// `taps_of(element)`: the taps of a window that are inside the input; and the parameters of the window.
+pub(crate) fn pool_code(builder: &mut Builder, kernel: &PoolKernel) {
+    builder.alias("T", wgsl_type(kernel.class)).code(include_str!("../../assets/kernels/pool_taps.wgsl"));
+    let params = &mut builder.params;
+    // As a parameter, since WGSL has no way to write an infinity.
+    match kernel.class {
+        Class::Float => params.float("lowest", f32::from_bits(kernel.lowest)),
+        Class::Int => params.signed("lowest", kernel.lowest as i32 as isize),
+        Class::Uint => params.size("lowest", kernel.lowest as usize),
+    };
+    window_params(params, &kernel.window, kernel.input, kernel.output);
+    for (axis, name) in ["padded_d", "padded_h", "padded_w"].into_iter().enumerate() {
+        params.size(name, kernel.window.before[axis] + kernel.input[axis] + kernel.window.after[axis]);
+    }
+}
+
+/// `result(state)`: what a window gives.
+pub(crate) fn result_code(builder: &mut Builder, kind: PoolKind) {
+    builder.code(match kind {
         PoolKind::Max => "fn result(state: State) -> T { return state.best; }",
         PoolKind::ArgMax => "fn result(state: State) -> i32 { return i32(state.place); }",
         PoolKind::Average { include_pad: true } => {
@@ -126,18 +154,6 @@ pub(crate) fn lower(step: &Step, kernel: &PoolKernel, caps: &Caps) -> Launch {
             "fn result(state: State) -> T { return state.sum / T(max(state.inside, 1u)); }"
         }
     });
-    let params = &mut builder.params;
-    // Passed as a parameter because WGSL cannot express infinities.
-    match kernel.class {
-        Class::Float => params.float("lowest", f32::NEG_INFINITY),
-        Class::Int => params.signed("lowest", i32::MIN as isize),
-        Class::Uint => params.size("lowest", 0),
-    };
-    window_params(params, &kernel.window, kernel.input, kernel.output);
-    for (axis, name) in ["padded_d", "padded_h", "padded_w"].into_iter().enumerate() {
-        params.size(name, kernel.window.before[axis] + kernel.input[axis] + kernel.window.after[axis]);
-    }
-    builder.finish_threads(include_str!("../../assets/kernels/pool.wgsl"), count, caps)
 }
 
 /// The CPU twin. Input: x. A window entirely outside the input gives position 0.
@@ -145,13 +161,14 @@ pub(crate) fn pool(kernel: &PoolKernel, inputs: &[Input], out: &mut [u32], pool:
     let [x] = inputs else { return };
     let plane: usize = kernel.output.iter().product();
     let source: usize = kernel.input.iter().product();
-    let cost = plane * kernel.window.size.iter().product::<usize>();
+    let cost = kernel.window.size.iter().fold(plane, |cost, &size| cost.saturating_mul(size));
     with_class!(kernel.class, T => {
         let x = x.contiguous::<T>(pool);
+        let lowest = cast_slice::<u32, T>(&[kernel.lowest])[0];
         let plane_of = |index: usize| &x[index * source..][..source];
         match kernel.kind {
             PoolKind::ArgMax => pool.each_unit(cast_slice_mut::<_, i32>(out), plane, cost, |first, out| {
-                let mut best = vec![T::LOWEST; plane];
+                let mut best = vec![lowest; plane];
                 for (i, out) in out.chunks_mut(plane).enumerate() {
                     // -1 until an element is seen.
                     out.fill(-1);
@@ -167,7 +184,7 @@ pub(crate) fn pool(kernel: &PoolKernel, inputs: &[Input], out: &mut [u32], pool:
             PoolKind::Max => pool.each_unit(cast_slice_mut::<_, T>(out), plane, cost, |first, out| {
                 for (i, out) in out.chunks_mut(plane).enumerate() {
                     let x = plane_of(first + i);
-                    out.fill(T::LOWEST);
+                    out.fill(lowest);
                     each_tap(kernel, |to, from| out[to] = out[to].larger(x[from]));
                 }
             }),
@@ -186,12 +203,14 @@ pub(crate) fn pool(kernel: &PoolKernel, inputs: &[Input], out: &mut [u32], pool:
     });
 }
 
-/// Calls `work` with every output position and each input position in its window. The positions of a window come in
-/// row-major order.
+/// Calls `work` with every output position and each input position under its window, in the plane. A window's positions
+/// come in row-major order.
 #[inline(always)]
-fn each_tap(kernel: &PoolKernel, mut work: impl FnMut(usize, usize)) {
+pub(crate) fn each_tap(kernel: &PoolKernel, mut work: impl FnMut(usize, usize)) {
     let window = &kernel.window;
-    for tap in taps(window) {
+    let [deep_taps, high_taps, wide_taps] = [0, 1, 2].map(|axis| useful_taps(kernel, axis));
+    let lines = deep_taps.flat_map(|d| high_taps.clone().map(move |h| [d, h]));
+    for tap in lines.flat_map(|[d, h]| wide_taps.clone().map(move |w| [d, h, w])) {
         let [deep, high, wide] =
             [0, 1, 2].map(|axis| valid(window, axis, tap[axis], kernel.output[axis], kernel.input[axis]));
         if wide.is_empty() {
@@ -211,20 +230,26 @@ fn each_tap(kernel: &PoolKernel, mut work: impl FnMut(usize, usize)) {
     }
 }
 
-/// The divisor of each output position: its number of taps inside the input, or inside the padded input. At least 1.
-fn counts(kernel: &PoolKernel, include_pad: bool) -> Vec<usize> {
+/// A range of taps of an axis without those that are in the padding of every window.
+fn useful_taps(kernel: &PoolKernel, axis: usize) -> Range<usize> {
+    let window = &kernel.window;
+    let last = kernel.output[axis].saturating_sub(1) * window.stride[axis];
+    let (start, end) = (window.before[axis].saturating_sub(last), window.before[axis] + kernel.input[axis]);
+    let dilation = window.dilation[axis];
+    let end = end.div_ceil(dilation).min(window.size[axis]);
+    start.div_ceil(dilation).min(end)..end
+}
+
+/// Divisor of each output position: the number of its taps inside the input, or inside the padded input. At least 1.
+pub(crate) fn counts(kernel: &PoolKernel, include_pad: bool) -> Vec<usize> {
     let window = &kernel.window;
     let axis_counts = [0, 1, 2].map(|a| {
+        let (before, input, after) = (window.before[a], kernel.input[a], window.after[a]);
         let count = |o: usize| {
-            let inside = |tap: &usize| {
-                let at = o * window.stride[a] + tap * window.dilation[a];
-                if include_pad {
-                    at < window.before[a] + kernel.input[a] + window.after[a]
-                } else {
-                    (window.before[a]..window.before[a] + kernel.input[a]).contains(&at)
-                }
-            };
-            (0..window.size[a]).filter(inside).count()
+            // Taps before a position, in the padded input.
+            let corner = o * window.stride[a];
+            let taps = |end: usize| end.saturating_sub(corner).div_ceil(window.dilation[a]).min(window.size[a]);
+            if include_pad { taps(before + input + after) } else { taps(before + input) - taps(before) }
         };
         (0..kernel.output[a]).map(count).collect::<Vec<_>>()
     });
@@ -237,6 +262,7 @@ fn counts(kernel: &PoolKernel, include_pad: bool) -> Vec<usize> {
 mod tests {
     use super::*;
     use crate::ir::{Class, Layout, Window};
+    use crate::kernel::conv::cpu::taps;
     use crate::kernel::conv::cpu::tests::windows;
     use crate::kernel::host::memory::Elements;
 
@@ -263,7 +289,15 @@ mod tests {
             ] {
                 let (source, plane): (usize, usize) = (input.iter().product(), output.iter().product());
                 let x: Vec<f32> = (0..7 * source).map(|i| (i * 31 % 19) as f32 - 9.0).collect();
-                let kernel = PoolKernel { kind, class: Class::Float, window, planes: 7, input, output };
+                let kernel = PoolKernel {
+                    kind,
+                    class: Class::Float,
+                    window,
+                    planes: 7,
+                    input,
+                    output,
+                    lowest: f32::NEG_INFINITY.to_bits(),
+                };
                 for (at, bits) in run(&kernel, &x).into_iter().enumerate() {
                     let o = [at % plane / (output[1] * output[2]), at / output[2] % output[1], at % output[2]];
                     let (mut seen, mut padded) = (Vec::new(), 0);
@@ -303,6 +337,7 @@ mod tests {
             planes: 1,
             input: [1, 1, 3],
             output: [1; 3],
+            lowest: f32::NEG_INFINITY.to_bits(),
         };
         let x = [1.0, f32::NAN, 5.0];
         assert!(f32::from_bits(run(&kernel, &x)[0]).is_nan());

@@ -2,6 +2,8 @@
 
 use core::ops::Range;
 
+use smallvec::SmallVec;
+
 use super::spec::Inputs;
 use super::{Kernel, ReduceKernel, Step};
 use crate::ir::{DType, Layout, Operand, Shape};
@@ -41,13 +43,41 @@ pub(crate) enum InParts {
     LongRow(ReduceKernel),
 }
 
-/// Two consecutive launches. The result of the first, of this shape and type, is the only input of the second.
+/// A kernel as several launches in a row.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Levels {
-    pub first: Kernel,
+    /// The launches before the last. Each has a result of its own, for those after it.
+    pub passes: Vec<Pass>,
+    /// The last launch, which gives the result of the kernel.
+    pub last: Kernel,
+    pub inputs: PassInputs,
+    /// What the result starts as, if the last launch writes only some of its elements.
+    pub start: Option<PassInput>,
+    /// Whether this is only for devices, whose threads must be many and their loops short. The CPU twin then does it all
+    /// in one.
+    pub device_only: bool,
+}
+
+/// A launch for the launches after it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Pass {
+    pub kernel: Kernel,
+    pub inputs: PassInputs,
+    /// Shape and type of the result.
     pub shape: Shape,
     pub dtype: DType,
-    pub second: Kernel,
+}
+
+/// The inputs of a launch.
+pub(crate) type PassInputs = SmallVec<[PassInput; 6]>;
+
+/// Where a launch of several finds an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PassInput {
+    /// An input of the kernel.
+    Input(usize),
+    /// The result of an earlier launch.
+    Result(usize),
 }
 
 /// Splits `n` in two, if possible.

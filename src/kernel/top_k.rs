@@ -3,12 +3,13 @@
 use bytemuck::cast_slice_mut;
 
 use crate::error::RunError;
-use crate::ir::{Class, Node};
+use crate::ir::{Class, DType, Node, Shape};
 use crate::kernel::host::memory::Input;
 use crate::kernel::host::number::{Number, with_class};
 use crate::kernel::host::{CpuCall, CpuPool, Values};
+use crate::kernel::sort::{SortKernel, SortPass, sorted};
 use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, all_inputs, names, rows_of};
-use crate::kernel::split::{InParts, Levels, Part, by_rows};
+use crate::kernel::split::{InParts, Levels, Part, Pass, PassInput, PassInputs, by_rows};
 use crate::kernel::wgsl::{Builder, grid};
 use crate::kernel::{Caps, Launch, Step, Variants};
 
@@ -73,7 +74,24 @@ impl KernelSpec for TopKKernel {
     }
 
     fn levels(&self) -> Option<Levels> {
-        None
+        // Rounds look at the whole row again for each of the best, so many are found by sorting. Threads of rounds must not
+        // have long loops either.
+        const ROUNDS: usize = 16;
+        const SHORT: usize = 1024;
+        const TURNS: usize = 1 << 15;
+        let turns = self.k.saturating_mul(self.n / 64 + 10);
+        if (self.n <= SHORT || self.k <= ROUNDS) && turns <= TURNS {
+            return None;
+        }
+        let keys = SortPass::Keys { class: self.class, largest: self.largest };
+        let keys = Pass {
+            kernel: SortKernel { pass: keys, rows: self.rows, n: self.n }.into(),
+            inputs: PassInputs::from_slice(&[PassInput::Input(0)]),
+            shape: Shape::from([self.rows, self.n]),
+            dtype: DType::U32,
+        };
+        let (passes, last, inputs) = sorted(vec![keys], (self.rows, self.n), u32::BITS, self.k);
+        Some(Levels { passes, last, inputs, start: None, device_only: true })
     }
 
     fn sizes(&self) -> Sizes {
@@ -101,12 +119,12 @@ const NEXT: &str = include_str!("../../assets/kernels/top_k_next.wgsl");
 pub(crate) fn lower(step: &Step, kernel: &TopKKernel, caps: &Caps) -> Launch {
     let TopKKernel { rows, n, k, .. } = *kernel;
     let mut builder = Builder::new(step);
-    key_code(&mut builder, kernel);
+    key_code(&mut builder, kernel.class, kernel.largest);
     builder.params.size("rows", rows).size("n", n).size("k", k);
     // Rounds cost `k · n` per row. Counting ranks costs `n · n`, but is fully parallel and needs no barriers.
     if k * 4 >= n || n <= 64 {
         builder.finish_threads(include_str!("../../assets/kernels/top_k_rank.wgsl"), rows * n, caps)
-    } else if caps.software && rows >= 16 {
+    } else if caps.software && rows >= 16 && k * n < 1 << 15 {
         builder.code(NEXT);
         builder.finish_threads(include_str!("../../assets/kernels/top_k_row.wgsl"), rows, caps)
     } else {
@@ -118,9 +136,9 @@ pub(crate) fn lower(step: &Step, kernel: &TopKKernel, caps: &Caps) -> Launch {
 
 /// `key(i)`: element `i` as an unsigned number that is larger for better elements. −0 equals 0, and NaN is larger than
 /// infinity.
-fn key_code(builder: &mut Builder, kernel: &TopKKernel) {
+pub(crate) fn key_code(builder: &mut Builder, class: Class, largest: bool) {
     builder.code("fn key(i: u32) -> u32 {");
-    builder.code(match kernel.class {
+    builder.code(match class {
         Class::Float => {
             "    let bits = bitcast<u32>(load_x(i));
     let magnitude = bits & 0x7fffffffu;
@@ -132,7 +150,7 @@ fn key_code(builder: &mut Builder, kernel: &TopKKernel) {
         Class::Int => "    let order = bitcast<u32>(load_x(i)) ^ 0x80000000u;",
         Class::Uint => "    let order = load_x(i);",
     });
-    builder.code(if kernel.largest { "    return order;\n}" } else { "    return ~order;\n}" });
+    builder.code(if largest { "    return order;\n}" } else { "    return ~order;\n}" });
 }
 
 /// Up to this many are kept sorted while a row is read. More are selected from the whole row.

@@ -114,21 +114,21 @@ impl TensorMemory<'_, '_> {
     /// Keeps a tensor on the device, by inserting [`Pinned`].
     pub fn pin(&mut self, tensor: Entity) -> Result<(), OpError> {
         self.get("pin", tensor)?;
-        self.commands.entity(tensor).insert(Pinned);
+        self.commands.entity(tensor).try_insert(Pinned);
         Ok(())
     }
 
     /// Lets a tensor be evicted again, by removing [`Pinned`].
     pub fn unpin(&mut self, tensor: Entity) -> Result<(), OpError> {
         self.get("unpin", tensor)?;
-        self.commands.entity(tensor).remove::<Pinned>();
+        self.commands.entity(tensor).try_remove::<Pinned>();
         Ok(())
     }
 
     /// Despawns all tensors of a model, but not the model itself.
     pub fn release(&mut self, model: Entity) {
         for tensor in self.models.get(model).into_iter().flat_map(|tensors| tensors.iter()) {
-            self.commands.entity(tensor).despawn();
+            self.commands.entity(tensor).try_despawn();
         }
     }
 

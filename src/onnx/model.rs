@@ -249,7 +249,8 @@ pub(crate) fn begin_models(
         let weights: TensorWeights = graph.weights.to_vec().into();
         let priority = models.get(entity).map_or(0, |(_, model, _)| model.priority);
         let load = LoadWeights::new(Handle::default()).with_priority(priority);
-        commands.entity(entity).insert((load, Arriving::new(weights)));
+        let arriving = Arriving::new(&load, weights);
+        commands.entity(entity).try_insert((load, arriving));
         set_uploading(&mut models, entity);
     }
 }

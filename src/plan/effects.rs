@@ -58,7 +58,7 @@ mod tests {
     use crate::record::Part;
     use crate::tensor::{Initial, Storage};
 
-    const LIMITS: PlanLimits = PlanLimits { buffers: 8, alignment: 4, binding: usize::MAX, fuse: true };
+    const LIMITS: PlanLimits = PlanLimits { buffers: 8, alignment: 4, binding: usize::MAX, passes: false, fuse: true };
 
     #[test]
     fn whole_and_partial_writes_and_reads_before_them_are_told_apart() {

@@ -12,7 +12,7 @@ use super::memory::{Lifetime, largest_live_set, pack};
 use super::values::{Lazy, Value, apply};
 use super::{Plan, PlanLimits, PlanRead, PlanReport, Region, StepReport, Unfused, Upload, fuse};
 use crate::ir::{Class, DType, Expr, Graph, Layout, Node, NodeId, Op, Operand, Shape, Source, UnaryOp};
-use crate::kernel::{BlockCopyKernel, Elementwise, Inputs, Kernel, Levels, Lowering, Need, Step, lowering};
+use crate::kernel::{BlockCopyKernel, Elementwise, Inputs, Kernel, Levels, Lowering, Need, PassInput, Step, lowering};
 
 /// Longer expressions are written to memory, which bounds the size of compiled shaders.
 pub(super) const LONGEST_PROGRAM: usize = 256;
@@ -399,14 +399,9 @@ impl Planner<'_> {
     }
 
     /// Plans a node that has its own kernel.
-    fn kernel(&mut self, id: NodeId, mut kernel: Kernel, mut inputs: Inputs) -> Value {
+    fn kernel(&mut self, id: NodeId, kernel: Kernel, inputs: Inputs) -> Value {
         let node = self.graph.node(id);
         let nodes = SmallVec::from_iter([id]);
-        if let Some(Levels { first, shape, dtype, second }) = kernel.spec().levels() {
-            let found = self.new_scratch(&shape, dtype);
-            self.push(Step { nodes: nodes.clone(), ..Step::new(first, inputs, found.clone()) });
-            (kernel, inputs) = (second, Inputs::from_iter([found]));
-        }
         if node.shape.elements() > 0 && inputs.iter().any(|input| input.layout.elements() == 0) {
             // Only sums over zero elements get here. They are 0.
             let mut lazy = Lazy::new(node.shape.clone(), node.dtype);
@@ -426,7 +421,8 @@ impl Planner<'_> {
         };
         if node.shape.elements() > 0 {
             let scalars = (0..node.op.scalars() as u32).map(|i| node.scalar + i).collect();
-            self.push(Step { scalars, nodes, ..Step::new(kernel, inputs, output.clone()) });
+            let output = output.clone();
+            self.launch(Step { scalars, nodes, ..Step::new(kernel, inputs, output) });
         }
         if node.dtype == made {
             return Value::Memory(output);
@@ -435,6 +431,33 @@ impl Planner<'_> {
         lazy.result = lazy.program.push(Expr::Cast(lazy.result, node.dtype));
         lazy.dtype = node.dtype;
         Value::Lazy(lazy)
+    }
+
+    /// Appends a kernel that is not fused yet, as several launches if it says so.
+    fn launch(&mut self, step: Step) {
+        let levels = step.kernel.spec().levels().filter(|levels| self.limits.passes || !levels.device_only);
+        let Some(Levels { passes, last, inputs, start, .. }) = levels else { return self.push(step) };
+        let (nodes, output) = (step.nodes.clone(), step.outputs[0].clone());
+        let mut results: Vec<Operand> = Vec::new();
+        let find = |results: &[Operand], input: PassInput| match input {
+            PassInput::Input(i) => step.inputs[i].clone(),
+            PassInput::Result(i) => results[i].clone(),
+        };
+        for pass in passes {
+            let found = self.new_scratch(&pass.shape, pass.dtype);
+            let inputs: Inputs = pass.inputs.iter().map(|&input| find(&results, input)).collect();
+            self.launch(Step { nodes: nodes.clone(), ..Step::new(pass.kernel, inputs, found.clone()) });
+            results.push(found);
+        }
+        if let Some(start) = start {
+            let mut content = Lazy::load(find(&results, start));
+            content.dtype = output.dtype;
+            content.nodes = nodes.clone();
+            let layout = Layout { offset: output.layout.offset, ..Layout::contiguous(content.shape.clone()) };
+            self.map(content, Operand { layout, ..output.clone() }, None);
+        }
+        let inputs: Inputs = inputs.iter().map(|&input| find(&results, input)).collect();
+        self.launch(Step { nodes, ..Step::new(last, inputs, output) });
     }
 
     /// Whether an operand covers whole words of its storage.

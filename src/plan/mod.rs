@@ -81,6 +81,8 @@ pub(crate) struct PlanLimits {
     pub alignment: usize,
     /// Maximum number of words of one memory that a launch can access.
     pub binding: usize,
+    /// Whether kernels become several launches where that keeps the loops of threads short. For devices.
+    pub passes: bool,
     /// Whether ops share launches. Only turned off for comparison.
     pub fuse: bool,
 }

@@ -8,7 +8,8 @@ use super::*;
 use crate::record::Part;
 use crate::tensor::{Initial, Storage};
 
-pub(crate) const LIMITS: PlanLimits = PlanLimits { buffers: 8, alignment: 1, binding: usize::MAX, fuse: true };
+pub(crate) const LIMITS: PlanLimits =
+    PlanLimits { buffers: 8, alignment: 1, binding: usize::MAX, passes: false, fuse: true };
 
 pub(crate) fn storage(elements: usize) -> Arc<Storage> {
     Storage::new(DType::F32, elements, Initial::Zeros)

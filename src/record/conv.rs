@@ -120,7 +120,11 @@ impl SpatialAxis {
         let whole = self.stride.checked_mul(self.input.max(1) - 1)?.checked_add(self.span())?;
         let whole = whole.checked_add(settings.output_padding[axis])?;
         let same = matches!(settings.padding, Padding::Same | Padding::SameLower);
-        let wanted = settings.output_shape.map(|shape| shape[axis]).or(same.then_some(self.input * self.stride));
+        let wanted = settings.output_shape.map(|shape| shape[axis]).or(if same {
+            Some(self.input.checked_mul(self.stride)?)
+        } else {
+            None
+        });
         let (before, after) = match (wanted, settings.padding) {
             (Some(wanted), padding) => {
                 let total = whole.saturating_sub(wanted);
@@ -272,7 +276,7 @@ impl<'a> Recorder<'a> {
             let Some((before, after, count)) = spatial.slide(axis, padding, false) else {
                 return Err(self.window_error(op, &[args.x, args.weight], axis + 2));
             };
-            window.set(axis + 3 - N, spatial, before, after);
+            self.set_window(op, &mut window, axis + 3 - N, (spatial, count), [before, after])?;
             shape.dims_mut().push(count);
         }
         let bias = args.bias.is_some();
@@ -302,7 +306,7 @@ impl<'a> Recorder<'a> {
             let Some((before, after, count)) = spatial.spread(axis, &settings) else {
                 return Err(self.window_error(op, &[args.x, args.weight], axis + 2));
             };
-            window.set(axis + 3 - N, spatial, before, after);
+            self.set_window(op, &mut window, axis + 3 - N, (spatial, input), [before, after])?;
             shape.dims_mut().push(count);
         }
         let bias = args.bias.is_some();
@@ -318,32 +322,64 @@ impl<'a> Recorder<'a> {
         out: usize,
         shape: Shape,
     ) -> OpResult<TensorValue<'a>> {
-        let ConvArgs { x, weight, bias, backend, dtype, .. } = args;
+        let ConvArgs { x, weight, bias, backend, dtype, ref of_x, ref of_weight } = args;
         if let Some(bias) = bias
             && self.part_ref(bias).shape(bias.node)[..] != [out]
         {
             return Err(self.shape_error(op, &[weight, bias], format!("the bias must be [{out}]")));
         }
         let part = self.part(x);
+        if of_x.elements() == 0 || of_weight.elements() == 0 {
+            // Nothing but padding: every sum is empty, and the bias is left.
+            let node = match bias {
+                Some(bias) => {
+                    let of_channels = Shape::new((0..shape.rank()).map(|axis| if axis == 1 { out } else { 1 }));
+                    let bias = part.reshape(bias.node, &of_channels);
+                    let bias = part.cast(bias, dtype);
+                    part.broadcast(bias, &shape)
+                }
+                None => part.full(0.0, &shape, dtype),
+            };
+            return self.value(backend, node);
+        }
         let inputs = [part.lift(x.node), part.lift(weight.node), bias.map_or(x.node, |bias| bias.node)];
         let inputs = &inputs[..2 + usize::from(bias.is_some())];
         let node = part.push(node, inputs, lifted(&shape), dtype, &[]);
         let node = part.reshape(node, &shape);
-        self.sized(op, backend, node)
+        self.value(backend, node)
+    }
+
+    /// Sets one of the three axes of a window that is applied at `places` positions, `stride` apart. Positions of kernels
+    /// are 32-bit, so none may be beyond that, not even in the padding.
+    pub(super) fn set_window(
+        &self,
+        op: &'static str,
+        window: &mut Window,
+        axis: usize,
+        (spatial, places): (SpatialAxis, usize),
+        [before, after]: [usize; 2],
+    ) -> OpResult<()> {
+        let SpatialAxis { input, size, .. } = spatial;
+        // A step that is never taken may be of any size.
+        let stride = if places > 1 { spatial.stride } else { 1 };
+        let dilation = if size > 1 { spatial.dilation } else { 1 };
+        let padded = input.saturating_add(before).saturating_add(after);
+        let taken =
+            places.saturating_sub(1).saturating_mul(stride).saturating_add(SpatialAxis { dilation, ..spatial }.span());
+        if padded.max(taken) > i32::MAX as usize {
+            let reason = format!(
+                "a window of {size} elements, {stride} and {dilation} apart, with padding {before} and {after} reaches too far"
+            );
+            return Err(OpError::Argument { op, reason });
+        }
+        window.size[axis] = size;
+        (window.stride[axis], window.dilation[axis]) = (stride, dilation);
+        (window.before[axis], window.after[axis]) = (before, after);
+        Ok(())
     }
 
     /// The error for a window that does not fit.
     pub(super) fn window_error(&self, op: &'static str, args: &[Arg], axis: usize) -> OpError {
         self.shape_error(op, args, format!("the window is larger than the padded axis {axis}"))
-    }
-}
-
-impl Window {
-    /// Sets one of the three axes.
-    pub(super) fn set(&mut self, axis: usize, spatial: SpatialAxis, before: usize, after: usize) {
-        self.size[axis] = spatial.size;
-        self.stride[axis] = spatial.stride;
-        self.dilation[axis] = spatial.dilation;
-        (self.before[axis], self.after[axis]) = (before, after);
     }
 }

@@ -31,12 +31,12 @@ impl TensorCommands<'_, '_> {
         let rec = &mut self.recorder();
         let x = rec.any_arg(OP, x)?;
         if x.backend == backend {
-            return Ok(TensorValue { entity: x.entity, ..rec.value(backend, x.node) });
+            return Ok(TensorValue { entity: x.entity, ..rec.value(backend, x.node)? });
         }
         if let Some(number) = x.number {
             let dtype = rec.dtype_of_arg(x);
             let node = rec.begin(backend, OP).number(number, dtype);
-            return Ok(rec.value(backend, node));
+            return rec.value(backend, node);
         }
         let (shape, dtype) = (rec.shape_of_arg(x), rec.dtype_of_arg(x));
         let storage = if rec.recording.is_aside {
@@ -52,7 +52,7 @@ impl TensorCommands<'_, '_> {
             storage
         };
         let node = rec.begin(backend, OP).load(&storage, Layout::contiguous(shape));
-        Ok(rec.value(backend, node))
+        rec.value(backend, node)
     }
 }
 

@@ -206,7 +206,7 @@ impl<'a> Recorder<'a> {
             first = first.or(Some(node));
             found.push(node);
         }
-        Ok(found.into_iter().map(|node| self.value(backend, node)).collect())
+        found.into_iter().map(|node| self.value(backend, node)).collect()
     }
 
     /// Records a call of an elementwise kernel.
@@ -240,7 +240,7 @@ impl<'a> Recorder<'a> {
         let part = self.begin(backend, op);
         let nodes: SmallVec<[NodeId; 4]> = args.iter().map(|arg| part.broadcast(arg.node, &shape)).collect();
         let node = part.push(Op::Function(function.clone()), &nodes, shape, function.result.dtype(), &[]);
-        self.sized(op, backend, node)
+        self.value(backend, node)
     }
 }
 

@@ -341,7 +341,7 @@ impl TensorCommands<'_, '_> {
         let zero = part.full(0.0, &shape, part.dtype(x));
         let positive = part.binary(BinaryOp::Ge, x, zero);
         let node = part.select(positive, x, scaled.node);
-        Ok(rec.value(scaled.backend, node))
+        rec.value(scaled.backend, node)
     }
 
     /// `yes` where `condition` is true, else `no`. All three broadcast.
@@ -374,7 +374,7 @@ impl TensorCommands<'_, '_> {
         let part = rec.part(yes);
         let [condition, yes, no] = [condition, yes, no].map(|arg| part.broadcast(arg.node, &shape));
         let node = part.select(condition, yes, no);
-        Ok(rec.value(backend, node))
+        rec.value(backend, node)
     }
 
     /// Converts to another element type.
@@ -400,7 +400,7 @@ impl TensorCommands<'_, '_> {
             };
         }
         let node = rec.part(x).cast(x.node, dtype);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 }
 
@@ -453,7 +453,7 @@ impl<'a> Recorder<'a> {
             *bits = scalar_bits(value, dtype.wide());
         }
         let node = self.part(x).unary_with(function, x.node, &bits[..scalars.len()]);
-        Ok(self.value(x.backend, node))
+        self.value(x.backend, node)
     }
 
     fn binary_op(
@@ -465,7 +465,7 @@ impl<'a> Recorder<'a> {
     ) -> OpResult<TensorValue<'a>> {
         let (a, b) = (self.arg(op, a)?, self.arg(op, b)?);
         let result = self.binary_args(op, function, a, b)?;
-        Ok(self.value(result.backend, result.node))
+        self.value(result.backend, result.node)
     }
 
     pub(super) fn binary_args(&mut self, op: &'static str, function: BinaryOp, a: Arg, b: Arg) -> OpResult<Arg> {

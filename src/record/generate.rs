@@ -21,7 +21,7 @@ impl TensorCommands<'_, '_> {
         rec.plain_type(OP, dtype)?;
         let backend = rec.ops.support.backend;
         let node = rec.begin(backend, OP).full(value, &shape.into(), dtype);
-        rec.sized(OP, backend, node)
+        rec.value(backend, node)
     }
 
     /// Numbers that are part of the plan, on the backend of another value.
@@ -33,7 +33,7 @@ impl TensorCommands<'_, '_> {
     ) -> OpResult<TensorValue<'_>> {
         let rec = &mut self.recorder();
         let node = rec.recording.part(like.backend).constant(pack(values), shape.into(), DType::F32);
-        Ok(rec.value(like.backend, node))
+        rec.value(like.backend, node)
     }
 
     /// Host values on a backend. A constant is part of the plan; other values are uploaded with every recording.
@@ -52,7 +52,7 @@ impl TensorCommands<'_, '_> {
             _ if constant => part.constant(data.words().clone(), shape, dtype),
             _ => part.host(data.words().clone(), shape, dtype),
         };
-        rec.sized(OP, backend, node)
+        rec.value(backend, node)
     }
 
     /// A number as a rank-0 value on a backend.
@@ -61,7 +61,7 @@ impl TensorCommands<'_, '_> {
     pub(crate) fn number_value(&self, backend: Backend, value: f64, dtype: DType) -> TensorValue<'_> {
         let rec = &mut self.recorder();
         let node = rec.begin(backend, "number").number(value, dtype);
-        rec.value(backend, node)
+        rec.small_value(backend, node)
     }
 
     /// 0, 1, 2, … as `i32 [count]` on a backend.
@@ -71,7 +71,7 @@ impl TensorCommands<'_, '_> {
         const OP: &str = "steps";
         let rec = &mut self.recorder();
         let node = rec.begin(backend, OP).iota(count);
-        rec.sized(OP, backend, node)
+        rec.value(backend, node)
     }
 
     /// Random f32 on a backend: uniform in [0, 1), or normal. The seed is a parameter, not part of the plan.
@@ -90,7 +90,7 @@ impl TensorCommands<'_, '_> {
         let part = rec.begin(backend, OP);
         let flat = part.random(function, shape.elements(), seed);
         let node = part.reshape(flat, &shape);
-        rec.sized(OP, backend, node)
+        rec.value(backend, node)
     }
 
     /// `count` numbers: `start`, `start + step`, ….
@@ -110,7 +110,7 @@ impl TensorCommands<'_, '_> {
         let scaled = part.binary_number(BinaryOp::Mul, index, step);
         let node = part.binary_number(BinaryOp::Add, scaled, start);
         let node = part.cast(node, dtype);
-        rec.sized(OP, backend, node)
+        rec.value(backend, node)
     }
 
     /// A matrix `[rows, columns]` with ones on diagonal `k` (column = row + `k`) and zeros elsewhere.
@@ -124,7 +124,7 @@ impl TensorCommands<'_, '_> {
         rec.begin(backend, OP);
         let node = rec.diagonal(backend, rows, columns, k, BinaryOp::Eq);
         let node = rec.recording.part(backend).cast(node, dtype);
-        rec.sized(OP, backend, node)
+        rec.value(backend, node)
     }
 
     /// The lower triangle of the last two axes: zeros above diagonal `k`.
@@ -171,7 +171,7 @@ impl TensorCommands<'_, '_> {
         let column = part.iota(depth);
         let node = part.binary_broadcast(BinaryOp::Eq, index, column);
         let node = part.cast(node, dtype);
-        rec.sized(OP, indices.backend, node)
+        rec.value(indices.backend, node)
     }
 }
 
@@ -180,7 +180,9 @@ impl<'a> Recorder<'a> {
     fn diagonal(&mut self, backend: Backend, rows: usize, columns: usize, k: i32, compare: BinaryOp) -> NodeId {
         let part = self.recording.part(backend);
         let row = part.iota(rows);
-        let row = part.binary_number(BinaryOp::Add, row, f64::from(k));
+        // Diagonals beyond the matrix are all alike, and a huge `k` would overflow.
+        let k = i64::from(k).clamp(-(rows.min(i32::MAX as usize) as i64), columns.min(i32::MAX as usize) as i64);
+        let row = part.binary_number(BinaryOp::Add, row, k as f64);
         let row = part.reshape(row, &Shape::from([rows, 1]));
         let column = part.iota(columns);
         let column = part.reshape(column, &Shape::from([1, columns]));
@@ -197,7 +199,7 @@ impl<'a> Recorder<'a> {
         let mask = part.broadcast(mask, &shape);
         let zero = part.full(0.0, &shape, dtype);
         let node = part.select(mask, x.node, zero);
-        Ok(self.value(x.backend, node))
+        self.value(x.backend, node)
     }
 }
 

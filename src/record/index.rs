@@ -92,7 +92,7 @@ impl TensorCommands<'_, '_> {
         rec.check_elements(OP, x, indices, axis)?;
         let (shape, dtype) = (rec.shape_of_arg(indices), rec.dtype_of_arg(x));
         let node = rec.part(x).push(Op::GatherElements { axis }, &[x.node, indices.node], shape, dtype, &[]);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// Slices by index tuples `[…, depth]`. A tuple is a position in the axes of `x` that follow `batch` shared axes.
@@ -120,7 +120,7 @@ impl TensorCommands<'_, '_> {
         }
         let dtype = rec.dtype_of_arg(x);
         let node = rec.part(x).push(Op::GatherNd { batch }, &[x.node, indices.node], shape, dtype, &[]);
-        rec.sized(OP, x.backend, node)
+        rec.value(x.backend, node)
     }
 
     /// A copy of `x` with `updates[p]` written at `p with axis := index[p]`.
@@ -145,10 +145,13 @@ impl TensorCommands<'_, '_> {
         rec.check_elements(OP, x, indices, axis)?;
         let shape = rec.shape_of_arg(indices);
         let updates = rec.updates(OP, indices, updates, &shape)?;
+        if shape.elements() == 0 {
+            return rec.value(x.backend, x.node);
+        }
         let (shape, dtype) = (rec.shape_of_arg(x), rec.dtype_of_arg(x));
         let op = Op::ScatterElements { axis, reduce: mode.into() };
         let node = rec.part(x).push(op, &[x.node, indices.node, updates], shape, dtype, &[]);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// A copy of `x` with slices of `updates` written at index tuples `[…, depth]`.
@@ -173,10 +176,13 @@ impl TensorCommands<'_, '_> {
             return Err(rec.shape_error(OP, &[x, indices], "an indexed axis is empty"));
         }
         let updates = rec.updates(OP, indices, updates, &slices)?;
+        if slices.elements() == 0 {
+            return rec.value(x.backend, x.node);
+        }
         let dtype = rec.dtype_of_arg(x);
         let op = Op::ScatterNd { reduce: mode.into() };
         let node = rec.part(x).push(op, &[x.node, indices.node, updates], data, dtype, &[]);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 }
 
@@ -193,7 +199,7 @@ impl<'a> Recorder<'a> {
             dtype => dtype,
         };
         let node = self.part(x).push(Op::Gather { axis }, &[x.node, indices.node], shape, dtype, &[]);
-        self.sized(op, x.backend, node)
+        self.value(x.backend, node)
     }
 
     /// Moves data and indices to one backend.

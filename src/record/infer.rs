@@ -32,7 +32,7 @@ impl TensorCommands<'_, '_> {
         let x = x.into();
         let rec = &mut self.recorder();
         let x = rec.any_arg("value", x)?;
-        Ok(TensorValue { entity: x.entity, ..rec.value(x.backend, x.node) })
+        Ok(TensorValue { entity: x.entity, ..rec.value(x.backend, x.node)? })
     }
 
     /// The shape of an operand. Records nothing.

@@ -43,7 +43,7 @@ impl TensorCommands<'_, '_> {
         let whole = rec.matmul_args(OP, a, b, form, None)?;
         if k <= WHOLE_TERMS {
             let node = rec.part(a).cast(whole, DType::I32);
-            return rec.sized(OP, a.backend, node);
+            return rec.value(a.backend, node);
         }
         let parts = rec.parts_of(OP, k, SPLIT_TERMS)?;
         let (last, rows) = (rec.shape_of_arg(a).rank() - 1, rec.shape_of_arg(b).rank().saturating_sub(2));
@@ -57,7 +57,7 @@ impl TensorCommands<'_, '_> {
                 sum = Some(rec.add_scaled(a, sum, product, factor));
             }
         }
-        rec.sized(OP, a.backend, sum.unwrap_or(whole))
+        rec.value(a.backend, sum.unwrap_or(whole))
     }
 
     /// Like [`conv1d`](Self::conv1d) of `x − x_zero` and `weight − weight_zero`, as exact `i32` sums. Both are i8 or u8.
@@ -199,7 +199,7 @@ impl<'a> Recorder<'a> {
         })?;
         let backend = x.backend;
         let run = |rec: &mut Self, x: NodeId, weight: NodeId| {
-            let operands = [x, weight].map(|node| TensorOperand::Value(rec.value(backend, node)));
+            let operands = [x, weight].map(|node| TensorOperand::Value(rec.small_value(backend, node)));
             let [x, weight] = operands;
             rec.conv_op(op, x, weight, None, settings).map(|value| value.node)
         };
@@ -209,7 +209,7 @@ impl<'a> Recorder<'a> {
         let (channels, window) = (of_weight[1], of_weight[2..].iter().product::<usize>());
         if channels.saturating_mul(window) <= WHOLE_TERMS {
             let node = self.part(x).cast(whole, DType::I32);
-            return self.sized(op, backend, node);
+            return self.value(backend, node);
         }
         if window > SPLIT_TERMS {
             return Err(OpError::Argument { op, reason: format!("windows of {window} elements are too large") });
@@ -230,6 +230,6 @@ impl<'a> Recorder<'a> {
                 sum = Some(self.add_scaled(x, sum, sums, factor));
             }
         }
-        self.sized(op, backend, sum.unwrap_or(whole))
+        self.value(backend, sum.unwrap_or(whole))
     }
 }

@@ -106,7 +106,7 @@ impl TensorCommands<'_, '_> {
             return Err(rec.shape_error(OP, &[weight, bias], format!("the bias must be [{out}]")));
         }
         let node = rec.matmul_args(OP, x, weight, Form::new(false, true), bias)?;
-        rec.sized(OP, backend, node)
+        rec.value(backend, node)
     }
 
     /// The sum of products over the last axis. Shapes broadcast.
@@ -133,7 +133,7 @@ impl TensorCommands<'_, '_> {
         let axis = rec.axis(OP, product, LAST)?;
         let dtype = rec.dtype_of_arg(product);
         let node = rec.part(product).reduce(ReduceKind::Sum, product.node, &[axis], false, dtype);
-        Ok(rec.value(product.backend, node))
+        rec.value(product.backend, node)
     }
 
     /// The cosine of the angle between vectors along an axis: `a · b / (max(‖a‖, eps) · max(‖b‖, eps))`. Shapes
@@ -164,7 +164,7 @@ impl TensorCommands<'_, '_> {
             node = part.binary(BinaryOp::Div, node, norm);
         }
         let node = part.cast(node, dtype);
-        Ok(rec.value(product.backend, node))
+        rec.value(product.backend, node)
     }
 
     /// The cosine of the angle between each row of `a […, n, d]` and each row of `b […, m, d]`: `[…, n, m]`.
@@ -183,7 +183,7 @@ impl TensorCommands<'_, '_> {
             side.node = rec.part(a).row_norm(NormKind::L2, side.node, None, None, super::norm::TINY);
         }
         let node = rec.matmul_args(OP, sides[0], sides[1], Form::new(false, true), None)?;
-        rec.sized(OP, a.backend, node)
+        rec.value(a.backend, node)
     }
 
     /// The Euclidean distance between each row of `a […, n, d]` and each row of `b […, m, d]`: `[…, n, m]`.
@@ -204,7 +204,7 @@ impl TensorCommands<'_, '_> {
         let part = rec.part(a);
         let node = part.unary(UnaryOp::Sqrt, squares);
         let node = part.cast(node, dtype);
-        rec.sized(OP, a.backend, node)
+        rec.value(a.backend, node)
     }
 
     /// The Euclidean distance between vectors along an axis. Shapes broadcast.
@@ -226,7 +226,7 @@ impl TensorCommands<'_, '_> {
         let squares = part.reduce(ReduceKind::SumSquares, difference.node, &[axis], false, DType::F32);
         let node = part.unary(UnaryOp::Sqrt, squares);
         let node = part.cast(node, part.dtype(difference.node));
-        Ok(rec.value(difference.backend, node))
+        rec.value(difference.backend, node)
     }
 }
 
@@ -244,7 +244,7 @@ impl<'a> Recorder<'a> {
         let mut args = [a, b];
         let backend = self.same_backend(op, &mut args)?;
         let node = self.matmul_args(op, args[0], args[1], form, None)?;
-        self.sized(op, backend, node)
+        self.value(backend, node)
     }
 
     /// Checks and appends a product. The bias `[n]` is added before any reshape, so that it can fuse with the kernel.

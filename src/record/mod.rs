@@ -65,6 +65,7 @@ pub(crate) use part::{Part, Recording};
 
 use crate::error::{OpError, OpResult, OperandInfo};
 use crate::ir::{Backend, DType, NodeId, Shape, scalar_bits};
+use crate::kernel::host::has_memory_for;
 use crate::readback::{NotificationChannel, ReadRequest};
 use crate::support::{ModelBackend, TensorSupport};
 use crate::tensor::{Tensor, TensorNames, TensorOf, resolve_axis};
@@ -123,7 +124,9 @@ impl<'w, 's> TensorCommands<'w, 's> {
     /// Begins one op. The recording is borrowed until the op is done, so operands are converted before.
     #[track_caller]
     fn recorder(&self) -> Recorder<'_> {
-        Recorder { ops: self, recording: self.recording.0.borrow_mut(), site: Location::caller() }
+        let mut recording = self.recording.0.borrow_mut();
+        (recording.gpu.too_large, recording.cpu.too_large) = (None, None);
+        Recorder { ops: self, recording, site: Location::caller() }
     }
 
     /// The tensor of an entity, and its owner.
@@ -194,7 +197,7 @@ impl<'w, 's> TensorCommands<'w, 's> {
         let rec = &mut self.recorder();
         let backend = tensor.storage().home(self.support.backend);
         let node = rec.begin(backend, op).load(tensor.storage(), tensor.layout().clone());
-        rec.value(backend, node)
+        rec.small_value(backend, node)
     }
 }
 
@@ -245,7 +248,9 @@ impl<'a> Recorder<'a> {
                 let TensorExpression { op: binary, left, right } = *expression;
                 let left = self.arg(op, left)?;
                 let right = self.arg(op, right)?;
-                self.binary_args(op, binary, left, right)
+                let value = self.binary_args(op, binary, left, right)?;
+                self.check_sizes(value.backend)?;
+                Ok(value)
             }
         }
     }
@@ -276,10 +281,40 @@ impl<'a> Recorder<'a> {
         self.part_ref(arg).dtype(arg.node)
     }
 
-    /// The value an op returns.
-    fn value(&self, backend: Backend, node: NodeId) -> TensorValue<'a> {
+    /// The value an op returns. Fails if the op needs anything that is too large to address.
+    fn value(&self, backend: Backend, node: NodeId) -> OpResult<TensorValue<'a>> {
+        self.check_sizes(backend)?;
+        Ok(self.small_value(backend, node))
+    }
+
+    /// The value of an op that is known to be addressable.
+    fn small_value(&self, backend: Backend, node: NodeId) -> TensorValue<'a> {
         let (recording, segment) = (self.recording.id, self.recording.segment(backend));
         TensorValue { recording, backend, segment, node, entity: None, commands: PhantomData }
+    }
+
+    /// Fails if this op has added a node that is too large to address. The nodes of a failed op stay in the recording, but
+    /// nothing uses them.
+    fn check_sizes(&self, backend: Backend) -> OpResult<()> {
+        let part = self.recording.part_ref(backend);
+        match &part.too_large {
+            Some(shape) => Err(OpError::too_large(part.name, shape)),
+            None => Ok(()),
+        }
+    }
+
+    /// Fails if a table of positions and weights cannot be made on the host.
+    fn check_table(&self, op: &'static str, out: usize, taps: usize) -> OpResult<()> {
+        let shape = Shape::from([out, taps]);
+        self.check_size(op, &shape)?;
+        // Positions and weights, each once while they are made and once as part of the plan.
+        let bytes = shape.elements() as u64 * 16;
+        if has_memory_for(bytes) { Ok(()) } else { Err(OpError::too_large(op, &shape)) }
+    }
+
+    /// Fails if a result of this shape is too large to address, before anything of that size is made on the host.
+    fn check_size(&self, op: &'static str, shape: &Shape) -> OpResult<()> {
+        if shape.is_addressable() { Ok(()) } else { Err(OpError::too_large(op, shape)) }
     }
 
     /// Checks that all operands live on one backend and returns it. Numbers move to the backend of the others.
@@ -389,17 +424,6 @@ impl<'a> Recorder<'a> {
             Ok(arg)
         } else {
             Err(self.type_error(op, &[arg], "indices must be integers; cast first"))
-        }
-    }
-
-    /// The value of an op whose result may be larger than its operands. It must be addressable.
-    fn sized(&self, op: &'static str, backend: Backend, node: NodeId) -> OpResult<TensorValue<'a>> {
-        let value = self.value(backend, node);
-        let shape = self.part_ref(Arg { node, backend, entity: None, number: None }).shape(node);
-        // Positions are 32-bit on the device, and signed because strides may be negative.
-        match shape.checked_elements() {
-            Some(n) if n <= i32::MAX as usize => Ok(value),
-            _ => Err(OpError::Argument { op, reason: format!("a result of shape {shape} is too large to address") }),
         }
     }
 }

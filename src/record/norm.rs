@@ -115,7 +115,7 @@ impl TensorCommands<'_, '_> {
         let x = rec.float_arg(OP, x)?;
         let axis = rec.axis(OP, x, axis.into())?;
         let node = rec.part(x).l2_normalize(x.node, axis);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// Divides by the `p`-norm over an axis. `p` is 1 or 2. Zeros stay zeros.
@@ -146,7 +146,7 @@ impl TensorCommands<'_, '_> {
             2 => part.l2_normalize(x.node, axis),
             _ => return Err(OpError::Argument { op: OP, reason: format!("p must be 1 or 2, not {p}") }),
         };
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// `(x − mean) / √(variance + eps) · weight + bias` with parameters `[c]` for the channels of `x [n, c, …]`.
@@ -170,7 +170,7 @@ impl TensorCommands<'_, '_> {
         let [mean, variance, weight, bias] = rec.channel_parameters(OP, x, parameters)?;
         let dtype = rec.dtype_of_arg(x);
         let part = rec.part(x);
-        let (Some(mean), Some(variance)) = (mean, variance) else { return Ok(rec.value(x.backend, x.node)) };
+        let (Some(mean), Some(variance)) = (mean, variance) else { return rec.value(x.backend, x.node) };
         let mean = part.channels(mean, x.node);
         let variance = part.channels(variance, x.node);
         let (mean, variance) = (part.cast(mean, DType::F32), part.cast(variance, DType::F32));
@@ -181,7 +181,7 @@ impl TensorCommands<'_, '_> {
         let normed = part.binary_broadcast(BinaryOp::Mul, centred, scale);
         let node = part.per_channel(normed, weight, bias);
         let node = part.cast(node, dtype);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// Layer norm over each of `groups` groups of channels of `x [n, c, …]`, then `· weight + bias` for each channel.
@@ -224,7 +224,7 @@ impl<'a> Recorder<'a> {
         let axis = self.axis(op, x, axis)?;
         let (shape, dtype) = (self.shape_of_arg(x), self.dtype_of_arg(x));
         let node = self.part(x).push(Op::Softmax { axis, log }, &[x.node], shape, dtype, &[]);
-        Ok(self.value(x.backend, node))
+        self.value(x.backend, node)
     }
 
     /// Normalises `axis` and all axes after it as one.
@@ -257,7 +257,7 @@ impl<'a> Recorder<'a> {
         let source = part.reshape(x.node, &rows);
         let normed = part.row_norm(kind, source, parameters[0], parameters[1], eps);
         let node = part.reshape(normed, &shape);
-        Ok(self.value(x.backend, node))
+        self.value(x.backend, node)
     }
 
     /// Looks up optional float parameters and moves them to the operand's backend.
@@ -321,7 +321,7 @@ impl<'a> Recorder<'a> {
         let normed = part.row_norm(NormKind::Layer, rows, None, None, eps);
         let node = part.reshape(normed, &shape);
         let node = part.per_channel(node, weight, bias);
-        Ok(self.value(x.backend, node))
+        self.value(x.backend, node)
     }
 }
 

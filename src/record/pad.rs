@@ -71,6 +71,11 @@ impl TensorCommands<'_, '_> {
             }
             out.dims_mut()[axis] = size as usize;
         }
+        // Before tables of that size are made.
+        rec.check_size(OP, &out)?;
+        if !matches!(mode, PadMode::Constant(_)) {
+            out.iter().try_for_each(|&size| rec.check_table(OP, size, 1))?;
+        }
         let part = rec.part(x);
         let mut node = x.node;
         if let PadMode::Constant(value) = mode {
@@ -101,7 +106,7 @@ impl TensorCommands<'_, '_> {
                 node = part.gather_table(node, axis, &table);
             }
         }
-        rec.sized(OP, x.backend, node)
+        rec.value(x.backend, node)
     }
 }
 

@@ -94,6 +94,8 @@ pub(crate) struct Part {
     /// The requests that [`Op::Read`] refers to by index.
     pub requests: Vec<ReadRequest>,
     slot_of: HashMap<u64, u32>,
+    /// The first shape of the current op that is too large to address.
+    pub too_large: Option<Shape>,
     /// The public op being recorded, and where it was called.
     pub name: &'static str,
     pub site: &'static Location<'static>,
@@ -109,6 +111,7 @@ impl Default for Part {
             host: Vec::new(),
             requests: Vec::new(),
             slot_of: HashMap::default(),
+            too_large: None,
             name: "generate",
             site: Location::caller(),
         }
@@ -123,6 +126,9 @@ impl Part {
 
     pub(crate) fn push(&mut self, op: Op, inputs: &[NodeId], shape: Shape, dtype: DType, scalars: &[u32]) -> NodeId {
         debug_assert_eq!(op.scalars(), scalars.len(), "{op:?}");
+        if self.too_large.is_none() && !shape.is_addressable() {
+            self.too_large = Some(shape.clone());
+        }
         let id = NodeId(self.graph.nodes.len() as u32);
         let scalar = self.graph.scalars.len() as u32;
         self.graph.scalars.extend_from_slice(scalars);
@@ -267,6 +273,8 @@ impl Part {
 
     pub(crate) fn slice(&mut self, x: NodeId, axis: usize, start: usize, count: usize, step: isize) -> NodeId {
         let mut shape = self.shape(x).clone();
+        // With one element there is nothing to step over, and a huge step would overflow strides.
+        let step = if count > 1 { step } else { 1 };
         if start == 0 && count == shape[axis] && step == 1 {
             return x;
         }

@@ -122,14 +122,17 @@ impl TensorCommands<'_, '_> {
         if h == 0 || w == 0 {
             return Err(rec.shape_error(OP, &[x], "a spatial axis is empty"));
         }
+        rec.check_size(OP, &Shape::from([shape[0], shape[1], size[0], size[1]]))?;
         let mut node = x.node;
         for (axis, input, out) in [(2, h, size[0]), (3, w, size[1])] {
+            // A window of several positions, or parts of two.
+            rec.check_table(OP, out, if out == 0 { 0 } else { input / out + 2 })?;
             if input != out {
                 let (positions, weights) = even_windows(input, out);
                 node = rec.part(x).taps(node, axis, out, &positions, &weights);
             }
         }
-        rec.sized(OP, x.backend, node)
+        rec.value(x.backend, node)
     }
 }
 
@@ -162,7 +165,7 @@ impl<'a> Recorder<'a> {
             let Some((before, after, count)) = spatial.slide(axis, padding, ceil_mode) else {
                 return Err(self.window_error(op, &[x], axis + 2));
             };
-            window.set(axis + 3 - N, spatial, before, after);
+            self.set_window(op, &mut window, axis + 3 - N, (spatial, count), [before, after])?;
             shape.dims_mut().push(count);
         }
         let (kind, dtype) = match keep {
@@ -170,11 +173,21 @@ impl<'a> Recorder<'a> {
             Keep::Position => (PoolKind::ArgMax, DType::I32),
             Keep::Average => (PoolKind::Average { include_pad }, dtype),
         };
+        let taps = Shape::from(size);
+        if !taps.is_addressable() {
+            return Err(OpError::too_large(op, &taps));
+        }
         let part = self.part(x);
+        if of_x.elements() == 0 {
+            // Windows over nothing but padding.
+            let value = if keep == Keep::Largest { dtype.lowest() } else { 0.0 };
+            let node = part.full(value, &shape, dtype);
+            return self.value(x.backend, node);
+        }
         let source = part.lift(x.node);
         let node = part.push(Op::Pool { kind, window }, &[source], lifted(&shape), dtype, &[]);
         let node = part.reshape(node, &shape);
-        self.sized(op, x.backend, node)
+        self.value(x.backend, node)
     }
 
     fn global_pool(&mut self, op: &'static str, x: Arg, kind: ReduceKind) -> OpResult<TensorValue<'a>> {
@@ -184,7 +197,7 @@ impl<'a> Recorder<'a> {
         }
         let axes: smallvec::SmallVec<[usize; 4]> = (2..rank).collect();
         let node = self.part(x).reduce(kind, x.node, &axes, true, dtype);
-        Ok(self.value(x.backend, node))
+        self.value(x.backend, node)
     }
 }
 

@@ -36,7 +36,7 @@ impl TensorCommands<'_, '_> {
             return Err(rec.type_error(OP, &[x], "it is not quantised"));
         }
         let node = rec.part(x).cast(x.node, DType::F32);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// Converts to `i8` with one scale: `round(x / scale)`, halves to even, where `scale = max|x| / 127`.
@@ -48,7 +48,7 @@ impl TensorCommands<'_, '_> {
         let x = x.into();
         let rec = &mut self.recorder();
         let x = rec.float_arg("quantize_i8", x)?;
-        Ok(rec.quantize_bytes(x, None))
+        rec.quantize_bytes(x, None)
     }
 
     /// [`quantize_i8`](Self::quantize_i8) with one scale for each index of `axis`. The scales keep the other axes with
@@ -64,7 +64,7 @@ impl TensorCommands<'_, '_> {
         let rec = &mut self.recorder();
         let x = rec.float_arg(OP, x)?;
         let axis = rec.axis(OP, x, axis.into())?;
-        Ok(rec.quantize_bytes(x, Some(axis)))
+        rec.quantize_bytes(x, Some(axis))
     }
 
     /// `values · scale` as `f32`. The scale broadcasts to the shape of the values.
@@ -87,7 +87,7 @@ impl TensorCommands<'_, '_> {
         let part = rec.part(values);
         let wide = part.cast(values.node, DType::F32);
         let node = part.binary(BinaryOp::Mul, wide, scale);
-        Ok(rec.value(backend, node))
+        rec.value(backend, node)
     }
 
     /// `x · (weight · scale)ᵀ + bias` with `weight` of `i8 [out, in]`, one scale or one for each row, and `bias [out]`.
@@ -123,7 +123,7 @@ impl TensorCommands<'_, '_> {
         let scale = part.cast(scale.node, DType::F32);
         let scale = part.reshape(scale, &per_row);
         let node = rec.weight_product(OP, x, weight, Some(scale), bias)?;
-        rec.sized(OP, backend, node)
+        rec.value(backend, node)
     }
 }
 
@@ -148,10 +148,10 @@ impl<'a> Recorder<'a> {
             return Err(self.shape_error(op, &[x], reason));
         }
         let node = self.part(x).push(Op::Quantize, &[x.node], shape, dtype, &[]);
-        Ok(self.value(x.backend, node))
+        self.value(x.backend, node)
     }
 
-    fn quantize_bytes(&mut self, x: Arg, channel: Option<usize>) -> (TensorValue<'a>, TensorValue<'a>) {
+    fn quantize_bytes(&mut self, x: Arg, channel: Option<usize>) -> OpResult<(TensorValue<'a>, TensorValue<'a>)> {
         let part = self.part(x);
         let wide = part.cast(x.node, DType::F32);
         let shape = part.shape(wide).clone();
@@ -174,7 +174,7 @@ impl<'a> Recorder<'a> {
         let bits = [(-127.0f32).to_bits(), 127.0f32.to_bits()];
         let steps = part.unary_with(UnaryOp::Clamp, steps, &bits);
         let values = part.cast(steps, DType::I8);
-        (self.value(x.backend, values), self.value(x.backend, scale))
+        Ok((self.value(x.backend, values)?, self.value(x.backend, scale)?))
     }
 
     /// Checks `x […, k]` against a weight `[n, k]`. Returns the shape of the product, `n` and `k`.

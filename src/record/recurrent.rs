@@ -389,7 +389,8 @@ impl<'a> Recorder<'a> {
         if steps == 0 {
             let none = part.full(0.0, &Shape::from([0, batch, hidden]), dtype);
             let [h, c] = states.map(|node| part.cast(node, dtype));
-            return Ok([none, h, c].map(|node| self.value(backend, node)));
+            self.check_sizes(backend)?;
+            return Ok([none, h, c].map(|node| self.small_value(backend, node)));
         }
         // All steps at once: only the recurrence has to wait for the step before.
         let rows = part.reshape(x.node, &Shape::from([steps * batch, input]));
@@ -440,9 +441,10 @@ impl<'a> Recorder<'a> {
             });
         }
         let hiddens = if let [plane] = planes[..] { plane } else { part.concat(&planes, 0) };
-        self.sized(op, backend, gates)?;
-        self.sized(op, backend, hiddens)?;
-        Ok([hiddens, h, c].map(|node| self.value(backend, node)))
+        self.value(backend, gates)?;
+        self.value(backend, hiddens)?;
+        self.check_sizes(backend)?;
+        Ok([hiddens, h, c].map(|node| self.small_value(backend, node)))
     }
 
     /// An operand that must have one axis of this size.

@@ -94,7 +94,7 @@ macro_rules! reductions {
                 let (x, axes, keep) = rec.reduced(stringify!($name), x, axes.into(), Takes::$takes)?;
                 let dtype = result_type($kind, rec.dtype_of_arg(x));
                 let node = rec.part(x).reduce($kind, x.node, &axes, keep, dtype);
-                Ok(rec.value(x.backend, node))
+                rec.value(x.backend, node)
             })*
         }
     };
@@ -143,7 +143,7 @@ impl TensorCommands<'_, '_> {
         let wide = part.cast(x.node, dtype);
         let magnitudes = part.unary(UnaryOp::Abs, wide);
         let node = part.reduce(ReduceKind::Sum, magnitudes, &axes, keep, dtype);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// The square root of the sum of squares.
@@ -159,7 +159,7 @@ impl TensorCommands<'_, '_> {
         let squares = part.reduce(ReduceKind::SumSquares, x.node, &axes, keep, DType::F32);
         let norm = part.unary(UnaryOp::Sqrt, squares);
         let node = part.cast(norm, dtype);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// `ln Σ eˣ`. The maximum is subtracted first, so that nothing overflows. Of no elements, −∞.
@@ -190,7 +190,7 @@ impl TensorCommands<'_, '_> {
         let node = part.binary(BinaryOp::Add, log, max);
         let node = part.cast(node, dtype);
         let node = part.without(node, &axes, keep);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// The variance: the sum of squared distances from the mean, divided by the number of elements minus `ddof`.
@@ -211,7 +211,7 @@ impl TensorCommands<'_, '_> {
         let variance = part.variance(x.node, &axes, ddof);
         let node = part.cast(variance, dtype);
         let node = part.without(node, &axes, keep);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// The standard deviation: the square root of [`var`](Self::var).
@@ -231,7 +231,7 @@ impl TensorCommands<'_, '_> {
         let node = part.unary(UnaryOp::Sqrt, variance);
         let node = part.cast(node, dtype);
         let node = part.without(node, &axes, keep);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// The position (`i32`) of the largest element: along one axis, or in the flattened operand for [`Axes::ALL`]. Of
@@ -382,7 +382,7 @@ impl<'a> Recorder<'a> {
         if flat && keep {
             node = part.reshape(node, &Shape::new(shape.iter().map(|_| 1)));
         }
-        Ok(self.value(x.backend, node))
+        self.value(x.backend, node)
     }
 
     fn cumsum_op(
@@ -404,7 +404,7 @@ impl<'a> Recorder<'a> {
         let source = if reverse { part.flip(x.node, axis) } else { x.node };
         let sums = part.push(Op::CumSum { axis, exclusive }, &[source], shape, dtype, &[]);
         let node = if reverse { part.flip(sums, axis) } else { sums };
-        Ok(self.value(x.backend, node))
+        self.value(x.backend, node)
     }
 
     fn best_k(
@@ -429,7 +429,7 @@ impl<'a> Recorder<'a> {
         let positions = part.push(Op::TopK { k, largest }, &[source], best.clone(), DType::I32, &[]);
         let values = part.push(Op::GatherElements { axis: last }, &[source, positions], best, dtype, &[]);
         let (values, positions) = (part.axis_from_end(values, axis), part.axis_from_end(positions, axis));
-        Ok((self.value(x.backend, values), self.value(x.backend, positions)))
+        Ok((self.value(x.backend, values)?, self.value(x.backend, positions)?))
     }
 }
 

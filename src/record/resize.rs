@@ -150,12 +150,32 @@ impl Resampling {
             .collect()
     }
 
+    /// Entries for each output position in the tables of a resampling.
+    fn table_width(self, settings: &ResizeSettings) -> usize {
+        let reach = match settings.mode {
+            ResizeMode::Nearest(_) => return 1,
+            ResizeMode::Linear => 1.0,
+            ResizeMode::Cubic { .. } => 2.0,
+        };
+        if self.out == 0 { 0 } else { self.first_tap(reach, settings).1 }
+    }
+
+    /// The position of the first tap, and the number of taps, of a filter that extends `reach` elements to each side.
+    fn first_tap(self, reach: f64, settings: &ResizeSettings) -> (isize, usize) {
+        // A wider filter for a smaller output, so that every input element contributes. An output of at least one element
+        // is not smaller than by the size of the input.
+        let stretch = if settings.antialias { self.scale.clamp(1.0 / self.input.max(1) as f64, 1.0) } else { 1.0 };
+        let first = (-reach / stretch).floor() as isize + 1;
+        (first, (2 - 2 * first) as usize)
+    }
+
     /// Tap tables `[out, taps]` of a filter that extends `reach` elements to each side.
     fn taps(self, reach: f64, filter: impl Fn(f64) -> f64, settings: &ResizeSettings) -> (Vec<i32>, Vec<f32>) {
-        // A wider filter for a smaller output, so that every input element contributes.
+        if self.out == 0 {
+            return (Vec::new(), Vec::new());
+        }
         let stretch = if settings.antialias { self.scale.min(1.0) } else { 1.0 };
-        let first = (-reach / stretch).floor() as isize + 1;
-        let taps = (2 - 2 * first) as usize;
+        let (first, taps) = self.first_tap(reach, settings);
         let (mut positions, mut weights) = (Vec::with_capacity(self.out * taps), Vec::with_capacity(self.out * taps));
         let mut row = vec![0.0; taps];
         for x in 0..self.out {
@@ -312,6 +332,11 @@ impl<'a> Recorder<'a> {
                 let reason = format!("axis {axis} cannot have {} elements", resampling.out);
                 return Err(OpError::Argument { op, reason });
             }
+            // Before tables of that size are made.
+            let mut resized = self.part_ref(x).shape(node).clone();
+            resized.dims_mut()[axis] = resampling.out;
+            self.check_size(op, &resized)?;
+            self.check_table(op, resampling.out, resampling.table_width(&settings))?;
             if resampling.out == input && resampling.scale == 1.0 && resampling.region.is_none() {
                 continue;
             }
@@ -320,7 +345,7 @@ impl<'a> Recorder<'a> {
                 node = self.part(x).hide_outside(node, axis, resampling, outside);
             }
         }
-        self.sized(op, x.backend, node)
+        self.value(x.backend, node)
     }
 }
 

@@ -80,7 +80,7 @@ impl TensorCommands<'_, '_> {
         let points = part.reshape(grid.node, &points);
         let node = part.sample(x.node, points, Sampling { filter, padding, coordinates }, dtype);
         let node = part.reshape(node, &shape);
-        rec.sized(OP, backend, node)
+        rec.value(backend, node)
     }
 
     /// The grid of an affine map for [`grid_sample`](Self::grid_sample): `theta [n, 2, 3]` and a size `[h, w]` give
@@ -135,7 +135,7 @@ impl TensorCommands<'_, '_> {
         }
         let sum = part.broadcast(sum, &shape);
         let node = part.cast(sum, dtype);
-        rec.sized(OP, theta.backend, node)
+        rec.value(theta.backend, node)
     }
 
     /// Pools `regions [r, 4]` of `x [n, c, h, w]` to `[r, c, …size]`, with samples between the elements.
@@ -247,7 +247,7 @@ impl<'a> Recorder<'a> {
         let pictures = part.cast(pictures.node, DType::I32);
         let shape = Shape::from([count, c, height, width]);
         let node = part.push(Op::RoiPool { pooling }, &[x.node, regions.node, pictures], shape, dtype, &[]);
-        self.sized(op, x.backend, node)
+        self.value(x.backend, node)
     }
 
     fn deform_conv(
@@ -363,7 +363,7 @@ impl<'a> Recorder<'a> {
             node = part.binary_broadcast(BinaryOp::Add, node, bias);
         }
         let node = part.cast(node, dtype);
-        self.sized(op, backend, columns)?;
-        self.sized(op, backend, node)
+        self.value(backend, columns)?;
+        self.value(backend, node)
     }
 }

@@ -127,7 +127,7 @@ impl TensorCommands<'_, '_> {
             let inputs = [q.node, k.node, v.node, mask.unwrap_or(q.node)];
             part.push(op, &inputs[..3 + usize::from(mask.is_some())], out, dtype, &scalars)
         };
-        rec.sized(OP, backend, node)
+        rec.value(backend, node)
     }
 
     /// Rotates rows of `x […, s, d]` by their position: pair `i` of row `j` by the angle
@@ -166,7 +166,7 @@ impl TensorCommands<'_, '_> {
         let angle = part.binary_broadcast(BinaryOp::Mul, row, frequencies);
         let (cos, sin) = (part.unary(UnaryOp::Cos, angle), part.unary(UnaryOp::Sin, angle));
         let node = rec.rotate(x, cos, sin, layout);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// Rotates rows of `x […, s, d]` by given angles. `cos` and `sin` broadcast to `[…, s, r / 2]`. Elements from `r`
@@ -198,7 +198,7 @@ impl TensorCommands<'_, '_> {
         let cos = rec.broadcast_arg(OP, cos, &angles)?;
         let sin = rec.broadcast_arg(OP, sin, &angles)?;
         let node = rec.rotate(x, cos, sin, layout);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 }
 

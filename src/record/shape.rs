@@ -29,7 +29,7 @@ impl TensorCommands<'_, '_> {
         let to = rec.reshaped(x, shape)?;
         rec.block_view("reshape", x, |_| Layout::contiguous(to.clone()))?;
         let node = rec.part(x).reshape(x.node, &to);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// Merges the axes `first` to `last`, both included, into one. A rank-0 operand becomes `[1]`.
@@ -52,11 +52,11 @@ impl TensorCommands<'_, '_> {
             if first > last {
                 return Err(rec.shape_error(OP, &[x], format!("axis {first} comes after axis {last}")));
             }
-            let merged = shape[first..=last].iter().product();
+            let merged = Shape::from(&shape[first..=last]).elements();
             Shape::new(shape[..first].iter().copied().chain([merged]).chain(shape[last + 1..].iter().copied()))
         };
         let node = rec.part(x).reshape(x.node, &to);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// Swaps the last two axes. [`permute`](Self::permute) reorders any axes.
@@ -70,7 +70,7 @@ impl TensorCommands<'_, '_> {
         let x = rec.arg(OP, x)?;
         rec.axis(OP, x, TensorAxis(-2))?;
         let node = rec.part(x).transpose(x.node);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// Reorders the axes: axis `i` of the result is axis `order[i]` of `x`.
@@ -84,7 +84,7 @@ impl TensorCommands<'_, '_> {
         let resolved = resolve_permutation(order, rec.part_ref(x).shape(x.node))
             .map_err(|_| rec.shape_error(OP, &[x], format!("{order:?} does not list every axis once")))?;
         let node = rec.part(x).permute(x.node, &resolved);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// Drops axes of size 1: the given ones, or every one for [`Axes::ALL`].
@@ -107,7 +107,7 @@ impl TensorCommands<'_, '_> {
             Shape::new(shape.iter().enumerate().filter(|(i, _)| !axes.contains(i)).map(|(_, &n)| n))
         };
         let node = rec.part(x).reshape(x.node, &to);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// Inserts axes of size 1. `axes` are their positions in the result.
@@ -133,7 +133,7 @@ impl TensorCommands<'_, '_> {
         let mut old = shape.iter().copied();
         let to = Shape::new(new.iter().map(|&new| if new { 1 } else { old.next().unwrap_or(1) }));
         let node = rec.part(x).reshape(x.node, &to);
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// Broadcasts to `shape` by NumPy's rules.
@@ -150,7 +150,7 @@ impl TensorCommands<'_, '_> {
         let x = rec.arg(OP, x)?;
         let shape = shape.into();
         let node = rec.broadcast_arg(OP, x, &shape)?;
-        rec.sized(OP, x.backend, node)
+        rec.value(x.backend, node)
     }
 
     /// The range `start..end` of an axis. Negative numbers count from the end. Ends beyond the axis are clamped.
@@ -200,14 +200,14 @@ impl TensorCommands<'_, '_> {
             return Err(rec.shape_error(OP, &[x], format!("{sizes:?} does not add up to {size}, axis {axis}")));
         }
         let mut start = 0;
-        Ok(sizes
+        sizes
             .iter()
             .map(|&count| {
                 let node = rec.part(x).slice(x.node, axis, start, count, 1);
                 start += count;
                 rec.value(x.backend, node)
             })
-            .collect())
+            .collect()
     }
 
     /// Reverses the order of elements along axes.
@@ -221,7 +221,7 @@ impl TensorCommands<'_, '_> {
         for axis in rec.axes(OP, x, axes.into())? {
             node = rec.part(x).flip(node, axis);
         }
-        Ok(rec.value(x.backend, node))
+        rec.value(x.backend, node)
     }
 
     /// Repeats the whole operand, `counts[i]` times along axis `i`. If there are more axes than counts, or more counts
@@ -250,7 +250,7 @@ impl TensorCommands<'_, '_> {
         let node = part.reshape(x.node, &split);
         let node = part.broadcast(node, &stretched);
         let node = part.reshape(node, &out);
-        rec.sized(OP, x.backend, node)
+        rec.value(x.backend, node)
     }
 
     /// Repeats each element of an axis `count` times.
@@ -276,7 +276,7 @@ impl TensorCommands<'_, '_> {
         shape.dims_mut().remove(axis + 1);
         shape.dims_mut()[axis] = shape[axis].saturating_mul(count);
         let node = part.reshape(node, &shape);
-        rec.sized(OP, x.backend, node)
+        rec.value(x.backend, node)
     }
 
     /// Joins operands of one element type along an axis. All other sizes must be equal.
@@ -304,7 +304,7 @@ impl TensorCommands<'_, '_> {
         }
         let nodes: SmallVec<[NodeId; 4]> = args.iter().map(|arg| arg.node).collect();
         let node = rec.part(first).concat(&nodes, axis);
-        rec.sized(OP, backend, node)
+        rec.value(backend, node)
     }
 
     /// Joins operands of one element type and shape along a new axis.
@@ -339,7 +339,7 @@ impl TensorCommands<'_, '_> {
         let part = rec.part(first);
         let nodes: SmallVec<[NodeId; 4]> = args.iter().map(|arg| part.reshape(arg.node, &shape)).collect();
         let node = part.concat(&nodes, axis as usize);
-        rec.sized(OP, backend, node)
+        rec.value(backend, node)
     }
 
     /// A contiguous copy. Other ops read views without a copy.
@@ -353,7 +353,7 @@ impl TensorCommands<'_, '_> {
         let (shape, dtype) = (rec.shape_of_arg(x), rec.dtype_of_arg(x));
         let places = Box::new([Layout::contiguous(shape.clone())]);
         let node = rec.part(x).push(Op::Assemble { places, fill: false }, &[x.node], shape, dtype, &[]);
-        rec.sized("copy", x.backend, node)
+        rec.value(x.backend, node)
     }
 
     /// Moves channels into pixels: `[n, c · b², h, w]` → `[n, c, h · b, w · b]`.
@@ -373,11 +373,12 @@ impl TensorCommands<'_, '_> {
         let [n, c, h, w] = shape[..] else {
             return Err(rec.shape_error(OP, &[x], "it must be [n, c, h, w]"));
         };
-        if block == 0 || !c.is_multiple_of(block * block) {
+        let square = block.checked_mul(block).filter(|&square| square > 0 && c.is_multiple_of(square));
+        let Some(square) = square else {
             let reason = format!("{c} channels do not divide into blocks of {block} × {block}");
             return Err(rec.shape_error(OP, &[x], reason));
-        }
-        let depth = c / (block * block);
+        };
+        let depth = c / square;
         let (split, places) = match order {
             DepthOrder::DepthColumnRow => ([n, block, block, depth, h, w], [0, 3, 4, 1, 5, 2]),
             DepthOrder::ColumnRowDepth => ([n, depth, block, block, h, w], [0, 1, 4, 2, 5, 3]),
@@ -385,8 +386,8 @@ impl TensorCommands<'_, '_> {
         let part = rec.part(x);
         let node = part.reshape(x.node, &Shape::from(split));
         let node = part.permute(node, &places);
-        let node = part.reshape(node, &Shape::from([n, depth, h * block, w * block]));
-        Ok(rec.value(x.backend, node))
+        let node = part.reshape(node, &Shape::from([n, depth, h.saturating_mul(block), w.saturating_mul(block)]));
+        rec.value(x.backend, node)
     }
 
     /// Moves pixels into channels: `[n, c, h · b, w · b]` → `[n, b² · c, h, w]`. The position in the block is the outer
@@ -410,8 +411,9 @@ impl TensorCommands<'_, '_> {
         let part = rec.part(x);
         let node = part.reshape(x.node, &Shape::from([n, c, h, block, w, block]));
         let node = part.permute(node, &[0, 3, 5, 1, 2, 4]);
-        let node = part.reshape(node, &Shape::from([n, c * block * block, h, w]));
-        Ok(rec.value(x.backend, node))
+        let channels = c.saturating_mul(block).saturating_mul(block);
+        let node = part.reshape(node, &Shape::from([n, channels, h, w]));
+        rec.value(x.backend, node)
     }
 }
 
@@ -466,7 +468,7 @@ impl<'a> Recorder<'a> {
             .ok_or_else(|| OpError::Argument { op, reason: "the step must not be 0".to_owned() })?;
         self.block_view(op, x, |whole| whole.slice(axis, start, count, step))?;
         let node = self.part(x).slice(x.node, axis, start, count, step);
-        Ok(self.value(x.backend, node))
+        self.value(x.backend, node)
     }
 
     /// Checks what joining needs: at least one operand, one backend, one element type.

@@ -23,6 +23,7 @@ impl TensorData {
         if shape.checked_elements() != Some(values.len()) {
             return Err(TensorError::Length { shape, values: values.len() });
         }
+        check_size(T::DTYPE, &shape)?;
         Ok(Self { dtype: T::DTYPE, shape, words: pack(values) })
     }
 
@@ -34,6 +35,7 @@ impl TensorData {
         if shape.checked_elements() != Some(values.len()) {
             return Err(TensorError::Length { shape, values: values.len() });
         }
+        check_size(dtype, &shape)?;
         Ok(Self { dtype, shape, words: format.pack(values).into() })
     }
 
@@ -51,6 +53,7 @@ impl TensorData {
                 bytes: bytes.len(),
             });
         }
+        check_size(dtype, &shape)?;
         Ok(Self { dtype, shape, words: format.words_of_gguf(bytes).into() })
     }
 
@@ -162,6 +165,11 @@ pub(crate) fn check_blocks(dtype: DType, shape: &Shape) -> Result<(), TensorErro
         }
         _ => Ok(()),
     }
+}
+
+/// Fails if a tensor of this shape has more elements than can be addressed.
+pub(crate) fn check_size(dtype: DType, shape: &Shape) -> Result<(), TensorError> {
+    if shape.is_addressable() { Ok(()) } else { Err(TensorError::TooLarge { shape: shape.clone(), dtype }) }
 }
 
 /// Packs elements into words. The last word is padded with zeros.

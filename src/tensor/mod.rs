@@ -18,7 +18,7 @@ pub use usage::{Residency, TensorUsage};
 
 pub use crate::ir::{Class, DType, Element, Layout, Shape, Strides, Truth};
 
-pub(crate) use data::{check_blocks, pack};
+pub(crate) use data::{check_blocks, check_size, pack};
 pub(crate) use model::{TensorNames, plugin};
 pub(crate) use storage::{DeviceSlot, Generator, Initial, Storage};
 
@@ -61,6 +61,8 @@ impl Tensor {
     /// Creates a tensor of shape `[rows, row length]` from rows of equal length.
     pub fn from_rows<T: Element, R: AsRef<[T]>>(rows: &[R]) -> Result<Self, TensorError> {
         let expected = rows.first().map_or(0, |row| row.as_ref().len());
+        // Rows may repeat, so that there can be more values than memory.
+        check_size(T::DTYPE, &Shape::from([rows.len(), expected]))?;
         let mut values = Vec::with_capacity(rows.len() * expected);
         for (row, slice) in rows.iter().map(AsRef::as_ref).enumerate() {
             if slice.len() != expected {
@@ -153,12 +155,8 @@ impl Tensor {
 
     fn with(shape: Shape, dtype: DType, initial: Initial) -> Result<Self, TensorError> {
         check_blocks(dtype, &shape)?;
-        // Element positions are 32-bit on the device, and signed because strides can be negative.
-        let elements = match shape.checked_elements() {
-            Some(n) if n <= i32::MAX as usize => n,
-            _ => return Err(TensorError::TooLarge { shape, dtype }),
-        };
-        let storage = Storage::new(dtype, elements, initial);
+        check_size(dtype, &shape)?;
+        let storage = Storage::new(dtype, shape.elements(), initial);
         Ok(Self { layout: Layout::contiguous(shape), storage })
     }
 
@@ -227,6 +225,7 @@ impl Tensor {
         if to.checked_elements() != Some(self.layout.elements()) {
             return Err(TensorError::Reshape { from: self.shape().clone(), to });
         }
+        check_size(self.dtype(), &to)?;
         match self.layout.reshape(&to) {
             Some(layout) => self.view(layout),
             None => Err(TensorError::NeedsCopy { from: self.shape().clone(), to }),
@@ -253,6 +252,7 @@ impl Tensor {
     /// Returns a read-only view that is broadcast to `shape` by NumPy's rules.
     pub fn broadcast_to(&self, shape: impl Into<Shape>) -> Result<Self, TensorError> {
         let to = shape.into();
+        check_size(self.dtype(), &to)?;
         match self.layout.broadcast_to(&to) {
             Some(layout) => self.view(layout),
             None => Err(TensorError::Broadcast { from: self.shape().clone(), to }),

@@ -258,6 +258,11 @@ impl Storage {
         content.source.take()
     }
 
+    /// Puts back the initial content that [`take_initial`](Self::take_initial) took, if it could not be stored.
+    pub(crate) fn return_initial(&self, initial: Initial, counters: &Arc<Counters>) {
+        self.content().set_source(Some(initial), counters);
+    }
+
     /// Counts the words on the host until they or the storage are dropped.
     pub(crate) fn count_host(&self, counters: &Arc<Counters>) {
         let mut content = self.content();

@@ -1,8 +1,12 @@
 use super::*;
 use crate::cpu::words_of;
-use crate::ir::{BinaryOp, Class, DType, Expr, Layout, Program, ReduceKind};
+use crate::ir::{
+    BinaryOp, Class, DType, Expr, Layout, NodeId, Op, PoolKind, Program, ReduceKind, ScatterReduce, Shape, Window,
+};
 use crate::kernel::{Kernel, MapKernel, ReduceKernel};
-use crate::plan::Upload;
+use crate::plan::tests::LIMITS;
+use crate::plan::{PlanCache, PlanLimits, Upload};
+use crate::record::{Batch, Part};
 use crate::tensor::Initial;
 
 fn operand(source: Source, dtype: DType, layout: Layout) -> Operand {
@@ -75,7 +79,7 @@ fn values_flow_from_host_through_scratch_to_slots() {
     assert!(faults.is_empty());
     assert_eq!(words(&slots[0]), [1020]);
     let tail = operand(Source::Scratch(0), DType::I32, Layout::contiguous([4]).slice(0, 1, 3, 1));
-    assert_eq!(read_words(&plan, &tail, &slots, &memory), [204, 306, 408]);
+    assert_eq!(read_words(&plan, &tail, &slots, &memory).unwrap(), [204, 306, 408]);
 }
 
 #[test]
@@ -136,7 +140,7 @@ fn odd_halves_are_read_from_the_middle_of_a_word() {
     let slots = [storage(DType::F16, &[0x2222_1111, 0x4444_3333])];
     let middle = operand(Source::Slot(0), DType::F16, Layout::contiguous([4]).slice(0, 1, 3, 1));
     let plan = plan(Vec::new(), Vec::new());
-    assert_eq!(read_words(&plan, &middle, &slots, &[]), [0x3333_2222, 0x0000_4444]);
+    assert_eq!(read_words(&plan, &middle, &slots, &[]).unwrap(), [0x3333_2222, 0x0000_4444]);
 }
 
 /// A pointwise convolution from `[2, 3, 2, 5]` to `[2, 4, 2, 5]` whose epilogue runs either per tile or after the
@@ -210,5 +214,77 @@ fn an_epilogue_follows_its_convolution() {
                 assert_eq!(number(&got, i), expected, "{groups} groups, {wide:?} at {i}");
             }
         }
+    }
+}
+
+/// Records one op on these inputs, plans it in one launch or in passes, and gives its result and its kernels.
+fn run_op(
+    op: &Op,
+    inputs: &[(DType, &[usize], &[u32])],
+    shape: &[usize],
+    dtype: DType,
+    passes: bool,
+) -> (Vec<u32>, usize) {
+    let mut part = Part::default();
+    let loads: Vec<NodeId> = inputs
+        .iter()
+        .map(|&(dtype, shape, content)| part.load(&storage(dtype, content), Layout::contiguous(shape)))
+        .collect();
+    let value = part.push(op.clone(), &loads, Shape::from(shape), dtype, &[]);
+    let out = storage(dtype, &vec![0xdead; shape.iter().product()]);
+    let slot = part.slot(&out);
+    part.store(value, slot, Layout::contiguous(shape));
+    let batch = Batch::new([part]);
+    let limits = PlanLimits { passes, ..LIMITS };
+    let plan = PlanCache::new(limits).plan(&batch.structure, &batch.scalars).1;
+    let mut memory = Vec::new();
+    run_plan(&plan, &batch.slots, &[], &[], &mut memory, &CpuPool::new(2), &mut Watch::default()).expect("runs");
+    (words(&out), plan.steps.len())
+}
+
+#[test]
+fn kernels_in_passes_give_what_they_give_in_one_launch() {
+    let noise = |count: u32, below: u32| -> Vec<u32> {
+        (0..count).map(|i| (i.wrapping_mul(2654435761) >> 7) % below).collect()
+    };
+    let int = DType::I32;
+    let mut cases: Vec<(Op, Vec<(DType, Vec<usize>, Vec<u32>)>, Vec<usize>)> = Vec::new();
+    for exclusive in [false, true] {
+        for shape in [vec![1, 70_001, 1], vec![3, 5000, 2]] {
+            let count = shape.iter().product::<usize>() as u32;
+            let x = (int, shape.clone(), noise(count, 1000));
+            cases.push((Op::CumSum { axis: 1, exclusive }, vec![x], shape));
+        }
+    }
+    for (k, largest) in [(100, true), (3000, false)] {
+        cases.push((Op::TopK { k, largest }, vec![(int, vec![2, 3000], noise(6000, 500))], vec![2, k]));
+    }
+    for reduce in
+        [ScatterReduce::Replace, ScatterReduce::Add, ScatterReduce::Mul, ScatterReduce::Min, ScatterReduce::Max]
+    {
+        // More than two sizes of pieces, and more than one digit.
+        let (n, updates) = (700, 70_000);
+        for below in [700, 2] {
+            let index = (int, vec![updates], noise(updates as u32, below));
+            let inputs = vec![(int, vec![n], noise(700, 99)), index, (int, vec![updates], noise(updates as u32, 7))];
+            cases.push((Op::ScatterElements { axis: 0, reduce }, inputs, vec![n]));
+        }
+        let index = (int, vec![updates / 2, 2], noise(updates as u32, 20));
+        let inputs =
+            vec![(int, vec![20, 30, 3], noise(1800, 99)), index, (int, vec![updates / 2, 3], noise(105_000, 7))];
+        cases.push((Op::ScatterNd { reduce }, inputs, vec![20, 30, 3]));
+    }
+    let window =
+        |size: [usize; 3]| Window { size, stride: [1; 3], dilation: [1; 3], before: [0, 0, 2], after: [0, 0, 3] };
+    for kind in [PoolKind::Max, PoolKind::ArgMax] {
+        let input = (int, vec![1, 2, 1, 40, 700], noise(56_000, 10_000));
+        cases.push((Op::Pool { kind, window: window([1, 40, 600]) }, vec![input], vec![1, 2, 1, 1, 106]));
+    }
+    for (op, inputs, shape) in cases {
+        let inputs: Vec<_> = inputs.iter().map(|(dtype, shape, content)| (*dtype, &shape[..], &content[..])).collect();
+        let (whole, steps) = run_op(&op, &inputs, &shape, int, false);
+        let (passes, more) = run_op(&op, &inputs, &shape, int, true);
+        assert!(steps == 1 && more > 1, "{op:?}: {steps} and {more} launches");
+        assert_eq!(whole.iter().zip(&passes).position(|(a, b)| a != b), None, "{op:?} {shape:?}");
     }
 }

@@ -4,14 +4,14 @@ use core::fmt::Write;
 
 use smallvec::SmallVec;
 
-use crate::ir::{Class, Shape};
+use crate::ir::{Class, Operand, Shape};
 use crate::kernel::wgsl::Builder;
 use crate::kernel::{Caps, GatherElementsKernel, GatherKernel, GatherNdKernel, Launch, Step};
 
 pub(crate) fn gather(step: &Step, kernel: &GatherKernel, caps: &Caps) -> Launch {
     let count = kernel.outer * kernel.indices * kernel.inner;
     let mut builder = Builder::new(step);
-    resolve_code(&mut builder, step);
+    resolve_code(&mut builder, &step.inputs[1]);
     let params = &mut builder.params;
     params.size("n", kernel.n).size("inner", kernel.inner).size("indices", kernel.indices);
     params.size("first", kernel.first).size("rows", kernel.rows);
@@ -22,28 +22,16 @@ pub(crate) fn gather_elements(step: &Step, kernel: &GatherElementsKernel, caps: 
     let count = kernel.indices.elements();
     let lines = Lines::new(&kernel.data, &kernel.indices, kernel.axis);
     let mut builder = Builder::new(step);
-    resolve_code(&mut builder, step);
+    resolve_code(&mut builder, &step.inputs[1]);
 
-    let mut body = String::from("fn start_of(element: u32) -> u32 {\n    var rest = element;\n    var at = 0u;\n");
-    for i in (0..lines.rank()).rev() {
-        // Writing to a string cannot fail.
-        let _ = writeln!(body, "    at += rest % params.size{i} * params.step{i};\n    rest /= params.size{i};");
-    }
-    builder.code(&(body + "    return at;\n}"));
-
-    let params = &mut builder.params;
-    params.size("n", lines.data[lines.axis]).size("inner", Lines::inner(&lines.data, lines.axis));
-    for i in 0..lines.rank() {
-        let step = if i == lines.axis { 0 } else { Lines::inner(&lines.data, i) };
-        params.size(&format!("size{i}"), lines.indices[i]).size(&format!("step{i}"), step);
-    }
+    lines.start_code(&mut builder);
     builder.finish_threads(include_str!("../../../assets/kernels/gather_elements.wgsl"), count, caps)
 }
 
 pub(crate) fn gather_nd(step: &Step, kernel: &GatherNdKernel, caps: &Caps) -> Launch {
     let count = kernel.batch * kernel.tuples * kernel.inner;
     let mut builder = Builder::new(step);
-    resolve_code(&mut builder, step);
+    resolve_code(&mut builder, &step.inputs[1]);
     slice_code(&mut builder, &kernel.dims);
     builder.params.size("tuples", kernel.tuples).size("inner", kernel.inner);
     builder.finish_threads(include_str!("../../../assets/kernels/gather_nd.wgsl"), count, caps)
@@ -51,8 +39,8 @@ pub(crate) fn gather_nd(step: &Step, kernel: &GatherNdKernel, caps: &Caps) -> La
 
 /// `resolve(i, n)`: the position below `n` that index number `i` refers to. Negative indices count from the end.
 /// Out-of-range indices are clamped and counted as faults.
-pub(crate) fn resolve_code(builder: &mut Builder, step: &Step) {
-    let unsigned = step.inputs.get(1).is_some_and(|index| index.dtype.class() == Class::Uint);
+pub(crate) fn resolve_code(builder: &mut Builder, index: &Operand) {
+    let unsigned = index.dtype.class() == Class::Uint;
     let text = if unsigned {
         "    let index = load_index(params.index_offset + i);
     return Place(min(index, n - 1u), u32(index >= n));"
@@ -119,6 +107,23 @@ impl Lines {
 
     pub fn rank(&self) -> usize {
         self.data.len()
+    }
+
+    /// `start_of(element)`: the data element of an index, with its position on the axis set to 0. Adds the size of the axis
+    /// and its stride to the parameters, as `n` and `inner`.
+    pub fn start_code(&self, builder: &mut Builder) {
+        let mut body = String::from("fn start_of(element: u32) -> u32 {\n    var rest = element;\n    var at = 0u;\n");
+        for i in (0..self.rank()).rev() {
+            // Writing to a string cannot fail.
+            let _ = writeln!(body, "    at += rest % params.size{i} * params.step{i};\n    rest /= params.size{i};");
+        }
+        builder.code(&(body + "    return at;\n}"));
+        let params = &mut builder.params;
+        params.size("n", self.data[self.axis]).size("inner", Self::inner(&self.data, self.axis));
+        for i in 0..self.rank() {
+            let step = if i == self.axis { 0 } else { Self::inner(&self.data, i) };
+            params.size(&format!("size{i}"), self.indices[i]).size(&format!("step{i}"), step);
+        }
     }
 
     /// Number of elements per step along axis `i` of a contiguous tensor of these sizes.

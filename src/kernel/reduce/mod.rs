@@ -11,7 +11,7 @@ use crate::error::RunError;
 use crate::ir::{Class, Node, ReduceKind, Shape};
 use crate::kernel::host::{CpuCall, Values};
 use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, all_inputs, names, product};
-use crate::kernel::split::{InParts, Levels, Part, by_rows};
+use crate::kernel::split::{InParts, Levels, Part, Pass, PassInput, PassInputs, by_rows};
 use crate::kernel::{Caps, Launch, Step, Variants};
 
 /// Maximum number of elements of a row that is reduced in one launch. Longer rows are split over several workers,
@@ -109,7 +109,14 @@ impl KernelSpec for ReduceKernel {
         let first = Self { outer: self.outer * parts, n: self.n / parts, ..self.clone() };
         let second = Self { kind: then, n: parts, ..self.clone() };
         let shape = Shape::from([second.outer, second.n, second.inner]);
-        Some(Levels { first: first.into(), shape, dtype: self.class.dtype(), second: second.into() })
+        let inputs = PassInputs::from_slice(&[PassInput::Input(0)]);
+        Some(Levels {
+            passes: vec![Pass { kernel: first.into(), inputs, shape, dtype: self.class.dtype() }],
+            last: second.into(),
+            inputs: PassInputs::from_slice(&[PassInput::Result(0)]),
+            start: None,
+            device_only: false,
+        })
     }
 
     fn sizes(&self) -> Sizes {

@@ -10,7 +10,7 @@ use crate::kernel::{ScatterElementsKernel, ScatterNdKernel};
 
 /// Combines an element with an update.
 #[inline(always)]
-fn combine<T: Number>(reduce: ScatterReduce, old: T, new: T) -> T {
+pub(super) fn combine<T: Number>(reduce: ScatterReduce, old: T, new: T) -> T {
     match reduce {
         ScatterReduce::Replace => new,
         ScatterReduce::Add => old.add(new),

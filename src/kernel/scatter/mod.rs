@@ -1,7 +1,11 @@
 //! Scatters: write elements at positions given by an index tensor.
 
 pub(crate) mod cpu;
+mod passes;
 pub(crate) mod wgsl;
+
+pub(crate) use passes::ScatterPassKernel;
+use passes::Sorted;
 
 use crate::error::RunError;
 use crate::ir::{Class, Node, ScatterReduce, Shape};
@@ -71,7 +75,11 @@ impl KernelSpec for ScatterElementsKernel {
     }
 
     fn levels(&self) -> Option<Levels> {
-        None
+        let targets =
+            ScatterPassKernel::Elements { axis: self.axis, data: self.data.clone(), indices: self.indices.clone() };
+        let Self { class, reduce, .. } = *self;
+        let sorted = Sorted { class, reduce, updates: self.indices.elements(), inner: 1 };
+        passes::levels(targets, sorted, self.data.elements(), self.indices[self.axis])
     }
 
     fn sizes(&self) -> Sizes {
@@ -160,7 +168,10 @@ impl KernelSpec for ScatterNdKernel {
     }
 
     fn levels(&self) -> Option<Levels> {
-        None
+        let Self { class, reduce, tuples, inner, .. } = *self;
+        let targets = ScatterPassKernel::Nd { dims: self.dims.clone(), tuples };
+        let sorted = Sorted { class, reduce, updates: tuples, inner };
+        passes::levels(targets, sorted, self.dims.elements(), tuples)
     }
 
     fn sizes(&self) -> Sizes {

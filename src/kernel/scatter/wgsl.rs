@@ -14,7 +14,7 @@ pub(crate) fn scatter_elements(step: &Step, kernel: &ScatterElementsKernel, caps
     let count = kernel.data.elements();
     let lines = Lines::new(&kernel.data, &kernel.indices, kernel.axis);
     let mut builder = Builder::new(step);
-    resolve_code(&mut builder, step);
+    resolve_code(&mut builder, &step.inputs[1]);
     combine_code(&mut builder, kernel.class, kernel.reduce);
 
     builder.code("struct Line {\n    at: u32,\n    exists: bool,\n}");
@@ -51,7 +51,7 @@ pub(crate) fn scatter_nd(step: &Step, kernel: &ScatterNdKernel, caps: &Caps) -> 
     let span = if slices * kernel.inner >= BUSY { kernel.inner.div_ceil(8) } else { kernel.inner };
     let threads = slices * span;
     let mut builder = Builder::new(step);
-    resolve_code(&mut builder, step);
+    resolve_code(&mut builder, &step.inputs[1]);
     slice_code(&mut builder, &kernel.dims);
     combine_code(&mut builder, kernel.class, kernel.reduce);
     let params = &mut builder.params;
@@ -60,7 +60,7 @@ pub(crate) fn scatter_nd(step: &Step, kernel: &ScatterNdKernel, caps: &Caps) -> 
 }
 
 /// `combine(a, b)`: the result of applying update `b` to element `a`. NaN wins in minima and maxima.
-fn combine_code(builder: &mut Builder, class: Class, reduce: ScatterReduce) {
+pub(super) fn combine_code(builder: &mut Builder, class: Class, reduce: ScatterReduce) {
     let result = match (reduce, class) {
         (ScatterReduce::Replace, _) => "b",
         (ScatterReduce::Add, _) => "a + b",

@@ -21,7 +21,9 @@ use crate::kernel::{Caps, Kernel, Launch, variants};
 use crate::pipelines::TensorPipelines;
 use crate::plan::{PlanCache, PlanLimits};
 use crate::readback::NotificationChannel;
-use crate::record::{AttentionSettings, ConvSettings, FrameRecordings, Part, ScatterMode, TensorCommands, generate};
+use crate::record::{
+    AttentionSettings, ConvSettings, FrameRecordings, Part, PoolSettings, ScatterMode, TensorCommands, generate,
+};
 use crate::support::TensorSupport;
 use crate::tensor::{Generator, Initial, Storage, Tensor, TensorNames};
 
@@ -60,7 +62,7 @@ pub(super) fn adapters() -> Vec<(&'static str, Caps)> {
 }
 
 /// WebGPU's default limits.
-const LIMITS: PlanLimits = PlanLimits { buffers: 8, alignment: 64, binding: 1 << 25, fuse: true };
+const LIMITS: PlanLimits = PlanLimits { buffers: 8, alignment: 64, binding: 1 << 25, passes: true, fuse: true };
 
 /// More sizes for ops of the list, which lead to other variants.
 const SIZES: &[(&str, &[&[usize]])] = &[
@@ -97,6 +99,7 @@ const SIZES: &[(&str, &[&[usize]])] = &[
     ("layer_norm", &[&[2000, 64], &[64], &[64]]),
     ("rms_norm", &[&[8, 1024], &[1024]]),
     ("l2_normalize", &[&[8, 1024]]),
+    ("cumsum", &[&[3, 3000]]),
     ("cumsum", &[&[3, 5000]]),
     ("cumsum", &[&[3, 70000]]),
     ("top_k", &[&[3, 100]]),
@@ -184,6 +187,35 @@ const MORE: &[Row] = &[
         name: "scatter_nd, max",
         operands: &[(Takes::Number, &[2, 3]), (Takes::Index, &[4, 1]), (Takes::Number, &[4, 3])],
         run: |o, x| o.scatter_nd(&x[0], &x[1], &x[2], ScatterMode::Max).map(drop),
+    },
+    // Large enough for several launches.
+    Row {
+        name: "scatter_elements, many updates",
+        operands: &[(Takes::Number, &[70000]), (Takes::Index, &[70000]), (Takes::Number, &[70000])],
+        run: |o, x| o.scatter_elements(&x[0], &x[1], &x[2], 0, ScatterMode::Add).map(drop),
+    },
+    Row {
+        name: "scatter_nd, many updates",
+        operands: &[(Takes::Number, &[7000, 3]), (Takes::Index, &[7000, 1]), (Takes::Number, &[7000, 3])],
+        run: |o, x| o.scatter_nd(&x[0], &x[1], &x[2], ScatterMode::Min).map(drop),
+    },
+    Row { name: "top_k, many", operands: &[(Takes::Number, &[3, 5000])], run: |o, x| o.top_k(&x[0], 100, 1).map(drop) },
+    Row {
+        name: "max_pool1d, large window",
+        operands: &[(Takes::Number, &[1, 1, 50000])],
+        run: |o, x| {
+            let settings = PoolSettings { size: [40000], stride: Some([1]), ..Default::default() };
+            o.max_pool1d_indices(&x[0], settings)?;
+            o.max_pool1d(&x[0], settings).map(drop)
+        },
+    },
+    Row {
+        name: "avg_pool1d, large window",
+        operands: &[(Takes::Float, &[1, 1, 50000])],
+        run: |o, x| {
+            let settings = PoolSettings { size: [40000], stride: Some([1]), ..Default::default() };
+            o.avg_pool1d(&x[0], settings).map(drop)
+        },
     },
 ];
 

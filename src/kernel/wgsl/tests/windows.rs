@@ -174,7 +174,8 @@ fn pool_matches_loops() {
                     })
                     .collect();
                 let out = if kind == PoolKind::ArgMax { DType::I32 } else { dtype.wide() };
-                let kernel = PoolKernel { kind, class, window, planes, input, output };
+                let lowest = crate::ir::scalar_bits(class.dtype().lowest(), class.dtype());
+                let kernel = PoolKernel { kind, class, window, planes, input, output, lowest };
                 check(Kernel::Pool(kernel), &[x], out, shape, &[], &expected);
             }
         }
