@@ -1,6 +1,6 @@
 //! Functions of two or more values, element by element.
 
-use super::super::call::{Call, Outputs, Stop, axis_index, one};
+use super::super::call::{Call, Outputs, Stop, axis_index, failed, one};
 use super::Operator;
 use crate::error::OpResult;
 use crate::formats::onnx::ElementType;
@@ -22,6 +22,10 @@ pub(super) const OPERATORS: &[Operator] = &[
     Operator::new("And").record(|call| compare(call, |ops, a, b| ops.and(a, b))),
     Operator::new("Or").record(|call| compare(call, |ops, a, b| ops.or(a, b))),
     Operator::new("Xor").record(|call| compare(call, |ops, a, b| ops.xor(a, b))),
+    Operator::new("BitwiseAnd").record(|call| arithmetic(call, |ops, a, b| ops.bit_and(a, b))),
+    Operator::new("BitwiseOr").record(|call| arithmetic(call, |ops, a, b| ops.bit_or(a, b))),
+    Operator::new("BitwiseXor").record(|call| arithmetic(call, |ops, a, b| ops.bit_xor(a, b))),
+    Operator::new("BitShift").record(bit_shift),
     Operator::new("PRelu").record(prelu),
     Operator::new("Where").record(choose),
     Operator::new("Max").record(|call| fold(call, |ops, a, b| ops.max(a, b))),
@@ -101,6 +105,14 @@ fn pow<'a>(call: &Call<'a>) -> Outputs<'a> {
     call.like(0, call.narrowed(power, call.type_of(0)?)?)
 }
 
+fn bit_shift<'a>(call: &Call<'a>) -> Outputs<'a> {
+    match call.text("direction", "") {
+        "LEFT" => arithmetic(call, |ops, a, b| ops.shift_left(a, b)),
+        "RIGHT" => arithmetic(call, |ops, a, b| ops.shift_right(a, b)),
+        other => failed(format!("{other:?} is not a direction")),
+    }
+}
+
 /// Before version 7 a slope of one axis belongs to the channels.
 fn prelu<'a>(call: &Call<'a>) -> Outputs<'a> {
     let (x, mut slope) = (call.x(0)?, call.x(1)?);
@@ -109,7 +121,7 @@ fn prelu<'a>(call: &Call<'a>) -> Outputs<'a> {
         let axes: Vec<isize> = (1..of_x.rank() as isize - 1).collect();
         slope = call.ops.unsqueeze(slope, &axes)?;
     }
-    call.like(0, call.ops.select(call.ops.less(x, 0.0)?, call.ops.mul(x, slope)?, x)?)
+    call.like(0, call.ops.prelu(x, slope)?)
 }
 
 fn choose<'a>(call: &Call<'a>) -> Outputs<'a> {

@@ -22,6 +22,15 @@ pub(super) const OPERATORS: &[Operator] = &[
     Operator::new("Reciprocal").record(|call| unary(call, |ops, x| ops.recip(x))),
     Operator::new("Sin").record(|call| unary(call, |ops, x| ops.sin(x))),
     Operator::new("Cos").record(|call| unary(call, |ops, x| ops.cos(x))),
+    Operator::new("Tan").record(|call| unary(call, |ops, x| ops.tan(x))),
+    Operator::new("Asin").record(|call| unary(call, |ops, x| ops.asin(x))),
+    Operator::new("Acos").record(|call| unary(call, |ops, x| ops.acos(x))),
+    Operator::new("Atan").record(|call| unary(call, |ops, x| ops.atan(x))),
+    Operator::new("Sinh").record(|call| unary(call, |ops, x| ops.sinh(x))),
+    Operator::new("Cosh").record(|call| unary(call, |ops, x| ops.cosh(x))),
+    Operator::new("Asinh").record(|call| unary(call, |ops, x| ops.asinh(x))),
+    Operator::new("Acosh").record(|call| unary(call, |ops, x| ops.acosh(x))),
+    Operator::new("Atanh").record(|call| unary(call, |ops, x| ops.atanh(x))),
     Operator::new("Erf").record(|call| unary(call, |ops, x| ops.erf(x))),
     Operator::new("Sigmoid").record(|call| unary(call, |ops, x| ops.sigmoid(x))),
     Operator::new("Tanh").record(|call| unary(call, |ops, x| ops.tanh(x))),
@@ -40,7 +49,7 @@ pub(super) const OPERATORS: &[Operator] = &[
         with(call, [("alpha", 1.673_263_2), ("gamma", 1.050_701)], |ops, x, [a, g]| ops.mul(ops.elu(x, a)?, g))
     }),
     Operator::new("Swish").record(|call| {
-        with(call, [("alpha", 1.0)], |ops, x, [a]| if a == 1.0 { ops.silu(x) } else { ops.mul(x, ops.sigmoid(x * a)?) })
+        with(call, [("alpha", 1.0)], |ops, x, [a]| if a == 1.0 { ops.silu(x) } else { ops.swish(x, a) })
     }),
     Operator::new("Shrink").record(shrink),
     Operator::new("Affine")
@@ -51,6 +60,7 @@ pub(super) const OPERATORS: &[Operator] = &[
         .record(|call| with(call, [("alpha", 1.0), ("beta", 1.0)], |ops, x, [a, b]| ops.mul(ops.softplus(x * b)?, a))),
     Operator::new("Gelu").record(gelu),
     Operator::new("Not").record(|call| unary(call, |ops, x| ops.not(x))),
+    Operator::new("BitwiseNot").record(bit_not),
     Operator::new("IsNaN").record(|call| one(call.ops.is_nan(call.x(0)?)?, ElementType::Bool)),
     Operator::new("IsInf").record(is_inf),
     Operator::new("Clip").record(clip),
@@ -78,12 +88,12 @@ pub(super) fn with<'a, const N: usize>(
 
 /// Integers are shrunk as floats, as ONNX's own formula does, and truncated again.
 fn shrink<'a>(call: &Call<'a>) -> Outputs<'a> {
+    let dtype = call.dtype_of(0)?;
     let (lambda, bias) = (call.float("lambd", 0.5), call.float("bias", 0.0));
-    let (ops, dtype) = (call.ops, call.dtype_of(0)?);
-    let x = if dtype.is_float() { call.x(0)? } else { call.x_as(0, DType::F32)? };
-    let above = ops.select(ops.greater(x, lambda)?, x - bias, 0.0)?;
-    let value = ops.select(ops.less(x, -lambda)?, x + bias, above)?;
-    call.like(0, ops.cast(value, dtype)?)
+    if dtype.is_float() {
+        return unary(call, |ops, x| ops.shrink(x, lambda, bias));
+    }
+    unary(call, |ops, x| ops.cast(ops.shrink(ops.cast(x, DType::F32)?, lambda, bias)?, dtype))
 }
 
 fn gelu<'a>(call: &Call<'a>) -> Outputs<'a> {
@@ -94,12 +104,18 @@ fn gelu<'a>(call: &Call<'a>) -> Outputs<'a> {
     }
 }
 
+/// Integers narrower than on the device keep their width.
+fn bit_not<'a>(call: &Call<'a>) -> Outputs<'a> {
+    let inverted = call.ops.bit_not(call.x(0)?)?;
+    call.like(0, call.narrowed(inverted, call.type_of(0)?)?)
+}
+
 fn is_inf<'a>(call: &Call<'a>) -> Outputs<'a> {
     let x = call.x(0)?;
     let found = match (call.flag("detect_negative", true), call.flag("detect_positive", true)) {
         (true, true) => call.ops.is_inf(x)?,
-        (true, false) => call.ops.equal(x, f64::NEG_INFINITY)?,
-        (false, true) => call.ops.equal(x, f64::INFINITY)?,
+        (true, false) => call.ops.is_neg_inf(x)?,
+        (false, true) => call.ops.is_pos_inf(x)?,
         (false, false) => call.full(call.shape_of(0)?, 0.0, DType::Bool)?,
     };
     one(found, ElementType::Bool)
