@@ -31,6 +31,8 @@ mod onnx_dynamic;
 mod onnx_errors;
 #[cfg(feature = "onnx")]
 mod onnx_model;
+#[cfg(feature = "onnx")]
+mod onnx_models;
 mod op_errors;
 mod op_invariants;
 mod parity;

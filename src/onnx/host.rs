@@ -223,6 +223,11 @@ impl HostTensor {
         if own.element == element {
             return Ok(own);
         }
+        if let Some(small) = SmallFloat::of(element) {
+            // The device holds values of the type already, infinities too.
+            let codes: Vec<u8> = own.to_f64()?.into_iter().map(|value| small.encode(value, false)).collect();
+            return Self::from_bytes(element, own.shape, &codes);
+        }
         Self::from_numbers(element, own.shape.clone(), &own.numbers()?)
     }
 

@@ -16,6 +16,7 @@ mod random;
 mod recurrent;
 mod reduce;
 mod resample;
+mod sampling;
 mod sequence;
 mod shapes;
 mod signal;
@@ -130,6 +131,7 @@ const FAMILIES: &[&[Operator]] = &[
     recurrent::OPERATORS,
     reduce::OPERATORS,
     resample::OPERATORS,
+    sampling::OPERATORS,
     sequence::OPERATORS,
     shapes::OPERATORS,
     signal::OPERATORS,

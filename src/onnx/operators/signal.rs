@@ -63,7 +63,8 @@ fn mel<'a>(call: &Call<'a>) -> Outputs<'a> {
     }
     let to_mel = |hz: f64| 2595.0 * (1.0 + hz / 700.0).log10();
     let (low, high) = (to_mel(low), to_mel(high));
-    let step = (high - low) / (bins as f64 + 1.0);
+    // As ONNX's reference does: the step is one part of all edges, not of the gaps between them.
+    let step = (high - low) / (bins as f64 + 2.0);
     let edges: Vec<usize> = (0..bins + 2)
         .map(|i| {
             let hz = 700.0 * (10f64.powf((low + step * i as f64) / 2595.0) - 1.0);

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::super::call::{Call, Outputs, Stop, device_type, failed, one};
 use super::super::host::HostTensor;
 use super::super::small_float::SmallFloat;
+use super::super::value::{Origin, Value};
 use super::Operator;
 use crate::formats::onnx::ElementType;
 use crate::ir::DType;
@@ -53,7 +54,12 @@ fn bit_cast<'a>(call: &Call<'a>) -> Outputs<'a> {
         // The device wraps integers as two's complement.
         Some(32 | 8 | 4 | 2) if integers => one(call.converted(call.x(0)?, from, to)?, to),
         Some(16) if integers => one(call.narrowed(call.ops.cast(call.x(0)?, device_type(to)?)?, to)?, to),
-        _ => super::refuse(format!("the bits of {from} as {to} on a device")),
+        // Devices have no such op. The host reads the bits anew.
+        _ => {
+            let Some(x) = call.host(0)? else { return failed("input 0 is missing") };
+            let bits = HostTensor::from_bytes(to, x.shape().clone(), x.bytes())?;
+            Ok(vec![Some(Value::host(Arc::new(bits), Origin::Data))])
+        }
     }
 }
 
@@ -115,7 +121,12 @@ impl<'a> Call<'a> {
         to: ElementType,
         saturate: bool,
     ) -> Result<TensorValue<'a>, Stop> {
-        let table = rounding_table(to, saturate)?;
+        let rounding = match (to, self.text("round_mode", "up")) {
+            (ElementType::Float8E8M0, "up") => Rounding::Up,
+            (ElementType::Float8E8M0, "down") => Rounding::Down,
+            _ => Rounding::Nearest,
+        };
+        let table = rounding_table(to, saturate, rounding)?;
         let size = self.ops.abs(x)?;
         let (limits, values) =
             (self.constant(table.limits.as_ref().clone())?, self.constant(table.values.as_ref().clone())?);
@@ -147,11 +158,22 @@ struct RoundingTable {
     nan: f32,
 }
 
-fn rounding_table(to: ElementType, saturate: bool) -> Result<RoundingTable, Stop> {
-    static TABLES: Mutex<Option<HashMap<(ElementType, bool), RoundingTable>>> = Mutex::new(None);
+/// Where values between two others go. Only powers of two have a choice.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Rounding {
+    Nearest,
+    Up,
+    Down,
+}
+
+/// A type, whether it saturates, and how it rounds.
+type TableKey = (ElementType, bool, Rounding);
+
+fn rounding_table(to: ElementType, saturate: bool, rounding: Rounding) -> Result<RoundingTable, Stop> {
+    static TABLES: Mutex<Option<HashMap<TableKey, RoundingTable>>> = Mutex::new(None);
     let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
     let tables = tables.get_or_insert_default();
-    if let Some(table) = tables.get(&(to, saturate)) {
+    if let Some(table) = tables.get(&(to, saturate, rounding)) {
         return Ok(table.clone());
     }
     let Some(small) = SmallFloat::of(to) else { return failed(format!("{to} is not a small float")) };
@@ -164,8 +186,13 @@ fn rounding_table(to: ElementType, saturate: bool) -> Result<RoundingTable, Stop
     for pair in magnitudes.windows(2) {
         let middle = (f64::from(pair[0]) + f64::from(pair[1])) / 2.0;
         let middle = middle as f32;
-        // The encoder decides the tie.
-        limits.push(if round(middle.into()) == pair[1] { middle } else { middle.next_up() });
+        limits.push(match rounding {
+            Rounding::Up => pair[0].next_up(),
+            Rounding::Down => pair[1],
+            // The encoder decides the tie.
+            Rounding::Nearest if round(middle.into()) == pair[1] => middle,
+            Rounding::Nearest => middle.next_up(),
+        });
         values.push(pair[1]);
     }
     // What lies above the largest value: it saturates, or is infinite or NaN.
@@ -185,6 +212,6 @@ fn rounding_table(to: ElementType, saturate: bool) -> Result<RoundingTable, Stop
         values: Arc::new(HostTensor::from_f32(&values, [count])?),
         nan: round(f64::NAN),
     };
-    tables.insert((to, saturate), table.clone());
+    tables.insert((to, saturate, rounding), table.clone());
     Ok(table)
 }
