@@ -3,7 +3,7 @@
 
 use super::{HostCall, HostOutputs, broadcast, broadcast_positions};
 use crate::ir::Shape;
-use crate::onnx::call::{Stop, failed, unsupported};
+use crate::onnx::call::{Stop, axis_index, failed, unsupported};
 use crate::onnx::host::{HostTensor, Numbers};
 
 type IntFn = fn(i128, i128) -> Option<i128>;
@@ -11,14 +11,20 @@ type FloatFn = fn(f64, f64) -> f64;
 
 /// A function of two numbers of one type.
 fn binary(call: &HostCall, int: IntFn, float: FloatFn) -> HostOutputs {
-    let (a, b) = (call.x(0)?, call.x(1)?);
-    legacy(call)?;
+    let (a, b) = (call.x(0)?, &legacy(call)?);
     Ok(vec![combine(a, b, int, float)?])
 }
 
-/// Old versions of the operators broadcast only on request, and then along an axis.
-fn legacy(call: &HostCall) -> Result<(), Stop> {
-    if call.attribute("broadcast").is_some() { unsupported("broadcasting by an attribute") } else { Ok(()) }
+/// The second operand. Before version 7 it begins at an axis of the first, which an attribute names.
+fn legacy(call: &HostCall) -> Result<HostTensor, Stop> {
+    let (a, b) = (call.x(0)?, call.x(1)?);
+    let Some(axis) = call.maybe_int("axis").filter(|_| call.version < 7 && call.flag("broadcast", false)) else {
+        return Ok(b.clone());
+    };
+    let first = axis_index(axis, a.shape().rank())?;
+    let behind = a.shape().rank().saturating_sub(first + b.shape().rank());
+    let shape: Vec<usize> = b.shape().iter().copied().chain(core::iter::repeat_n(1, behind)).collect();
+    Ok(b.reshaped(shape)?)
 }
 
 fn combine(a: &HostTensor, b: &HostTensor, int: IntFn, float: FloatFn) -> Result<HostTensor, Stop> {
@@ -41,8 +47,7 @@ fn pairs(a: &HostTensor, b: &HostTensor, shape: &Shape) -> impl Iterator<Item = 
 
 /// A test of two numbers of one type.
 fn compare(call: &HostCall, int: fn(&i128, &i128) -> bool, float: fn(&f64, &f64) -> bool) -> HostOutputs {
-    let (a, b) = (call.x(0)?, call.x(1)?);
-    legacy(call)?;
+    let (a, b) = (call.x(0)?, &legacy(call)?);
     let shape = broadcast(a.shape(), b.shape())?;
     let at = pairs(a, b, &shape);
     let values: Vec<bool> = match (a.numbers()?, b.numbers()?) {
