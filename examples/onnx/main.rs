@@ -123,6 +123,7 @@ fn run(options: &Options) -> Result<bool, String> {
         }
         Err(error) => return Err(format!("{}: {error}", path.display())),
     };
+    let reading = begin.elapsed();
     println!("{} parameters, {:.1} MB", graph.parameters(), graph.bytes() as f64 / 1e6);
     report.bytes = graph.bytes();
     let mut app = app(options);
@@ -130,8 +131,9 @@ fn run(options: &Options) -> Result<bool, String> {
     println!("{}: {}", support.backend, support.reason);
     report.backend = support.backend.to_string();
     let inputs = inputs::gather(&graph, options)?;
+    let begin = Instant::now();
     let model = case::load(&mut app, graph)?;
-    report.load = begin.elapsed();
+    report.load = reading + begin.elapsed();
     let launches = |app: &App| {
         let figures = app.world().resource::<TensorDiagnostics>().figures();
         figures.dispatches + figures.cpu_steps
