@@ -166,9 +166,12 @@ fn draw(agents: Query<(&Agent, Option<&Acts>)>, flock: Res<Flock>, mut meshes: R
     mesh.insert_indices(Indices::U32(indices));
 }
 
+/// Neither a pillar nor the ground, so that the queries do not overlap.
+type Fixed = (Without<Pillar>, Without<Ground>);
+
 fn place_lights(
     field: Res<Field>,
-    mut lights: Query<(&Light, &mut Transform), (Without<Pillar>, Without<Ground>)>,
+    mut lights: Query<(&Light, &mut Transform), Fixed>,
     mut pillars: Query<(&Pillar, &mut Transform), Without<Ground>>,
     mut ground: Single<&mut Transform, With<Ground>>,
 ) {

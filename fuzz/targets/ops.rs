@@ -18,7 +18,7 @@ pub const TARGET: Target = Target {
     guards: false,
     make: || {
         let mut rigs = BACKENDS.map(Rig::new);
-        let pools = rigs.each_mut().map(|rig| Pools::spawn(rig));
+        let pools = rigs.each_mut().map(Pools::spawn);
         Box::new(move |bytes| {
             // Both run, also if one panics, so that neither is left with work of this input.
             let results = [0, 1].map(|i| catch_unwind(AssertUnwindSafe(|| run(&mut rigs[i], &pools[i], bytes))));

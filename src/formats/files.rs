@@ -131,7 +131,6 @@ fn plain_path(path: &Path) -> PathBuf {
 /// System parameter that saves models to safetensors files and loads them. Files are read and written on Bevy's IO
 /// threads. Operations on the same path run in the order of their calls.
 #[derive(SystemParam)]
-#[expect(clippy::type_complexity, reason = "a query of a system parameter")]
 pub struct TensorFiles<'w, 's> {
     ops: TensorCommands<'w, 's>,
     models: Query<'w, 's, (Option<&'static ModelTensors>, Has<LoadWeights>, Has<Arriving>)>,

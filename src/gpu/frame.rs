@@ -55,6 +55,7 @@ pub(crate) struct Frame {
 }
 
 /// A piece of a frame's work.
+#[expect(clippy::large_enum_variant, reason = "most pieces are recordings")]
 pub(crate) enum FrameWork {
     Part(Part),
     Request(MemoryRequest),

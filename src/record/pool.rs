@@ -126,7 +126,7 @@ impl TensorCommands<'_, '_> {
         let mut node = x.node;
         for (axis, input, out) in [(2, h, size[0]), (3, w, size[1])] {
             // A window of several positions, or parts of two.
-            rec.check_table(OP, out, if out == 0 { 0 } else { input / out + 2 })?;
+            rec.check_table(OP, out, input.checked_div(out).map_or(0, |whole| whole + 2))?;
             if input != out {
                 let (positions, weights) = even_windows(input, out);
                 node = rec.part(x).taps(node, axis, out, &positions, &weights);

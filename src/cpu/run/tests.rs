@@ -248,7 +248,9 @@ fn kernels_in_passes_give_what_they_give_in_one_launch() {
         (0..count).map(|i| (i.wrapping_mul(2654435761) >> 7) % below).collect()
     };
     let int = DType::I32;
-    let mut cases: Vec<(Op, Vec<(DType, Vec<usize>, Vec<u32>)>, Vec<usize>)> = Vec::new();
+    /// Type, shape and words of an input.
+    type Words = (DType, Vec<usize>, Vec<u32>);
+    let mut cases: Vec<(Op, Vec<Words>, Vec<usize>)> = Vec::new();
     for exclusive in [false, true] {
         for shape in [vec![1, 70_001, 1], vec![3, 5000, 2]] {
             let count = shape.iter().product::<usize>() as u32;

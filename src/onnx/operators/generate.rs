@@ -61,7 +61,7 @@ fn range<'a>(call: &Call<'a>) -> Outputs<'a> {
                 return failed("a range of nothing");
             };
             let count = ((b - a) / s).ceil().max(0.0);
-            if !(count <= MOST as f64) {
+            if count.is_nan() || count > MOST as f64 {
                 return failed(format!("a range of {count} numbers is too long"));
             }
             Numbers::Float((0..count as usize).map(|i| a + i as f64 * s).collect())
