@@ -167,7 +167,8 @@ def main():
     tensors = {f"{name}.weight": np.ascontiguousarray(w) for name, w in zip(names, weights)}
     tensors |= {f"{name}.bias": b for name, b in zip(names, biases)}
     save_file(tensors, root / "assets/models/crowd.safetensors", {"licence": "MIT OR Apache-2.0", "made by": "tools/crowd_policy.py"})
-    rows = test[:: len(test) // 64][:64]
+    # safetensors stores the memory of a strided view, not its rows.
+    rows = np.ascontiguousarray(test[:: len(test) // 64][:64])
     save_file({"senses": rows, "acts": run(weights, biases, rows).astype(np.float32)}, root / "tests/data/crowd.safetensors")
 
 
