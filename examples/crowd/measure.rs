@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use bevy::app::ScheduleRunnerPlugin;
 use bevy::prelude::*;
 use bevy_tensor_compute::crowd::TensorCrowd;
 use bevy_tensor_compute::figures::TensorFigures;
@@ -59,9 +58,12 @@ pub fn run(options: &Options) -> Result<(), String> {
 
 fn measure(agents: usize, options: &Options) -> Result<Row, String> {
     let mut app = App::new();
-    let once = ScheduleRunnerPlugin::run_once();
-    app.add_plugins(AnywherePlugins::headless().build().set(once).disable::<bevy::log::LogPlugin>())
-        .add_plugins(TensorComputePlugin { backend: options.backend, ..default() })
+    // Without a renderer unless the GPU is asked for: its frames would be part of a step's time.
+    match options.backend {
+        BackendChoice::Gpu => app.add_plugins(AnywherePlugins::headless().build().disable::<bevy::log::LogPlugin>()),
+        BackendChoice::Auto | BackendChoice::Cpu => app.add_plugins((MinimalPlugins, AssetPlugin::default())),
+    };
+    app.add_plugins(TensorComputePlugin { backend: options.backend, ..default() })
         .add_plugins(CrowdPlugin)
         .insert_resource(Field::new(agents))
         .add_systems(
