@@ -4,6 +4,8 @@ use burn_tensor::activation;
 use candle_core::D;
 use serde_json::json;
 
+use bevy_tensor_compute::prelude::Axes;
+
 use super::Compute;
 use crate::array::Array;
 use crate::burn::layer_norm;
