@@ -158,7 +158,7 @@ impl Rows<'_> {
                     let scores = &mut scores[..rows * keys];
                     let out = &mut out[block * width..(block + rows) * width];
                     let q = q.at(self.first + block, 0);
-                    multiply([rows, keys, depth], scores, keys, false, q, key_panels);
+                    multiply([rows, keys, depth], scores, keys, false, q, &*key_panels);
                     vectorised(
                         #[inline(always)]
                         || {
@@ -172,7 +172,7 @@ impl Rows<'_> {
                         },
                     );
                     let scores = Matrix { data: scores, offset: 0, row: keys as isize, column: 1 };
-                    multiply([rows, width, keys], out, width, true, scores, value_panels);
+                    multiply([rows, width, keys], out, width, true, scores, &*value_panels);
                 }
             }
         });

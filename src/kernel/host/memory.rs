@@ -1,6 +1,7 @@
 //! Typed views of words, which twins use to read operands and write results.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::slice::HalfFloatSliceExt;
@@ -9,6 +10,7 @@ use half::{bf16, f16};
 use crate::ir::{BlockFormat, DType, Layout};
 use crate::kernel::host::CpuPool;
 use crate::kernel::host::number::Number;
+use crate::kernel::host::packed::{Form, HostWords, Packed};
 use crate::kernel::host::walk::Cursor;
 
 /// Memory viewed as elements. `U8` is also used for booleans.
@@ -342,6 +344,17 @@ impl<'a> Input<'a> {
                 Cow::Owned(values)
             }
         }
+    }
+
+    /// All elements of an input with these words in row-major order, widened and kept for later calls. `None` if they
+    /// can be used as they are or if keeping them does not pay.
+    pub(crate) fn widened(&self, words: &HostWords, pool: &CpuPool) -> Option<Arc<Packed>> {
+        if matches!(self.elements, Elements::F32(_)) && self.layout.is_contiguous() {
+            return None;
+        }
+        words.packed(&self.layout, Form::Rows, self.layout.elements(), pool.counters(), |floats| {
+            floats.copy_from_slice(&self.contiguous::<f32>(pool));
+        })
     }
 
     /// The words of all elements of a contiguous input of a 32-bit type.

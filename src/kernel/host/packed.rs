@@ -30,8 +30,8 @@ pub(crate) struct HostWords {
 pub(crate) enum Form {
     /// As the right-hand side of a product.
     Panels,
-    /// As the left-hand side of a product.
-    Strips,
+    /// As 32-bit numbers in row-major order.
+    Rows,
 }
 
 /// State of one layout.
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(get(&words, &other, 1.0), None);
         assert_eq!(get(&words, &layout, 2.0), Some(2.0));
         assert_eq!(get(&words, &layout, 3.0), Some(2.0));
-        assert!(words.packed(&layout, Form::Strips, 1, &counters, |_| {}).is_none(), "not the panels");
+        assert!(words.packed(&layout, Form::Rows, 1, &counters, |_| {}).is_none(), "not the panels");
         assert_eq!(counters.packed_bytes.load(Ordering::Relaxed), 4);
         words[0] = 8;
         assert_eq!(counters.packed_bytes.load(Ordering::Relaxed), 0);

@@ -1,5 +1,6 @@
-//! Products of float matrices. The right-hand side is packed into panels of a few columns, the left-hand side into
-//! strips of a few rows. The product of a strip and a panel stays in registers.
+//! Products of float matrices. A tile of the result stays in registers while it is summed over `k`: some rows of the
+//! left-hand side, read in place, times a panel of the right-hand side. Panels are packed, so that a tile reads them
+//! sequentially. A right-hand side that few rows are multiplied by is read in place instead.
 //!
 //! Every element is summed over `k` in the same order however the work is split, so results do not depend on the number
 //! of threads.
@@ -9,16 +10,16 @@ use pulp::{Simd, WithSimd};
 use crate::kernel::host::scratch::with_scratch;
 use crate::kernel::host::simd::{vectorised, with_vectors};
 
-/// Columns of a panel: two vectors of eight.
-pub(crate) const PANEL: usize = 16;
-/// Rows of a strip. Together with the vectors of a panel they fill the registers.
-pub(crate) const STRIP: usize = 6;
+/// Columns of a panel: two vectors of sixteen, or four of eight.
+pub(crate) const PANEL: usize = 32;
 /// Maximum extent along `k` processed at a time. This part of a panel fits the L1 cache.
 const DEPTH: usize = 384;
-/// Rows packed at a time. They fit the L2 cache.
-const ROWS: usize = 96;
+/// Rows processed at a time. They fit the L2 cache.
+const ROWS: usize = 192;
 /// Floats of panels packed at a time if they are not cached.
 const PACKED: usize = 1 << 16;
+/// Up to this number of rows, packing the right-hand side costs more than it saves.
+const FEW: usize = 24;
 
 /// A strided matrix in a slice.
 #[derive(Clone, Copy)]
@@ -44,6 +45,32 @@ impl<'a, T> Matrix<'a, T> {
     pub(crate) fn row(&self, row: usize, n: usize) -> &'a [T] {
         &self.data[(self.offset + row as isize * self.row) as usize..][..n]
     }
+
+    /// The elements from the first one on and the distance between rows, if rows are contiguous and in order.
+    fn rows(self) -> Option<(&'a [T], usize)> {
+        (self.column == 1 && self.row >= 0).then(|| (&self.data[self.offset as usize..], self.row as usize))
+    }
+}
+
+/// The right-hand side of a product.
+#[derive(Clone, Copy)]
+pub(crate) enum Right<'a> {
+    /// Packed into panels.
+    Panels(&'a [f32]),
+    /// A matrix. Its rows are read in place if they are contiguous.
+    Matrix(Matrix<'a>),
+}
+
+impl<'a> From<&'a [f32]> for Right<'a> {
+    fn from(panels: &'a [f32]) -> Self {
+        Self::Panels(panels)
+    }
+}
+
+impl<'a> From<Matrix<'a>> for Right<'a> {
+    fn from(matrix: Matrix<'a>) -> Self {
+        Self::Matrix(matrix)
+    }
 }
 
 /// Number of floats in the panels of a `k` by `n` matrix.
@@ -51,14 +78,35 @@ pub(crate) fn packed_len(k: usize, n: usize) -> usize {
     n.next_multiple_of(PANEL) * k
 }
 
-/// `out[p][i] = rows[i][p]`.
+/// Whether a product with this number of rows should read its right-hand side in place, without packing it.
+pub(crate) fn reads_in_place(m: usize, b: &Matrix) -> bool {
+    m <= FEW && b.rows().is_some()
+}
+
+/// Rows that are transposed at a time.
+const TURN: usize = 8;
+
+/// `out[p · pitch + i] = rows[i][p]`.
 #[inline(always)]
-fn interleave<const M: usize>(rows: [&[f32]; M], out: &mut [f32]) {
-    let (out, _) = out.as_chunks_mut::<M>();
-    let rows = rows.map(|row| &row[..out.len()]);
-    for (p, out) in out.iter_mut().enumerate() {
-        for i in 0..M {
-            out[i] = rows[i][p];
+fn interleave(rows: [&[f32]; TURN], out: &mut [f32], pitch: usize) {
+    let depth = rows[0].len();
+    let rows = rows.map(|row| &row[..depth]);
+    let whole = depth / TURN * TURN;
+    for start in (0..whole).step_by(TURN) {
+        // Squares, which the compiler transposes in registers.
+        let mut square = [[0.0f32; TURN]; TURN];
+        for i in 0..TURN {
+            for p in 0..TURN {
+                square[p][i] = rows[i][start + p];
+            }
+        }
+        for (p, cells) in square.iter().enumerate() {
+            out[(start + p) * pitch..][..TURN].copy_from_slice(cells);
+        }
+    }
+    for p in whole..depth {
+        for i in 0..TURN {
+            out[p * pitch + i] = rows[i][p];
         }
     }
 }
@@ -74,17 +122,20 @@ pub(crate) fn pack_panels(b: Matrix, k: usize, columns: usize, out: &mut [f32]) 
             for (j, panel) in out.chunks_mut(k * PANEL).enumerate() {
                 let width = PANEL.min(columns - j * PANEL);
                 let b = b.at(0, j * PANEL);
-                if b.row == 1 && width == PANEL {
-                    interleave::<PANEL>(core::array::from_fn(|c| b.transposed().row(c, k)), panel);
+                if b.column == 1 && width == PANEL {
+                    for (p, cells) in panel.chunks_exact_mut(PANEL).enumerate() {
+                        cells.copy_from_slice(b.row(p, PANEL));
+                    }
                     continue;
                 }
-                for (p, cells) in panel.chunks_mut(PANEL).enumerate() {
-                    if b.column == 1 && width == PANEL {
-                        cells.copy_from_slice(b.row(p, PANEL));
-                        continue;
-                    }
-                    let mut at = b.at(p, 0).offset;
-                    for cell in &mut cells[..width] {
+                let turned = if b.row == 1 { width / TURN * TURN } else { 0 };
+                for column in (0..turned).step_by(TURN) {
+                    let rows = core::array::from_fn(|c| b.transposed().row(column + c, k));
+                    interleave(rows, &mut panel[column..], PANEL);
+                }
+                for (p, cells) in panel.chunks_exact_mut(PANEL).enumerate() {
+                    let mut at = b.at(p, turned).offset;
+                    for cell in &mut cells[turned..width] {
                         *cell = b.data[at as usize];
                         at += b.column;
                     }
@@ -95,95 +146,37 @@ pub(crate) fn pack_panels(b: Matrix, k: usize, columns: usize, out: &mut [f32]) 
     );
 }
 
-/// The row ranges of the strips of a block.
-#[inline(always)]
-fn strips(rows: usize, height: usize) -> impl Iterator<Item = core::ops::Range<usize>> {
-    (0..rows).step_by(height.max(1)).map(move |first| first..rows.min(first + height))
-}
-
-/// Runs a body with the number of rows of a strip as a constant.
-macro_rules! with_rows {
-    ($rows:expr, $M:ident => $body:expr) => {
-        match $rows {
-            1 => {
-                const $M: usize = 1;
-                $body
-            }
-            2 => {
-                const $M: usize = 2;
-                $body
-            }
-            3 => {
-                const $M: usize = 3;
-                $body
-            }
-            4 => {
-                const $M: usize = 4;
-                $body
-            }
-            5 => {
-                const $M: usize = 5;
-                $body
-            }
-            _ => {
-                const $M: usize = STRIP;
-                $body
-            }
-        }
-    };
-}
-
-/// The left-hand side of a product.
-#[derive(Clone, Copy)]
-pub(crate) enum Left<'a> {
-    /// A matrix that is packed on the fly.
-    Matrix(Matrix<'a>),
-    /// Already packed in strips of [`STRIP`] rows, along all of `k`.
-    Strips(&'a [f32]),
-}
-
-impl<'a> From<Matrix<'a>> for Left<'a> {
-    fn from(matrix: Matrix<'a>) -> Self {
-        Self::Matrix(matrix)
-    }
-}
-
-/// Packs `rows` by `depth` elements of `a` into strips of `height` rows. Each strip is stored transposed.
-pub(crate) fn pack_strips(a: Matrix, rows: usize, depth: usize, height: usize, out: &mut [f32]) {
+/// Copies `rows` by `depth` elements of `a` row by row.
+fn copy_rows(a: Matrix, rows: usize, depth: usize, out: &mut [f32]) {
     vectorised(
         #[inline(always)]
         || {
-            for range in strips(rows, height) {
-                let a = a.at(range.start, 0);
-                let out = &mut out[range.start * depth..range.end * depth];
-                if a.column == 1 {
-                    with_rows!(range.len(), M => interleave::<M>(core::array::from_fn(|i| a.row(i, depth)), out));
-                    continue;
-                }
-                for (p, cells) in out.chunks_mut(range.len()).enumerate() {
-                    let mut at = a.at(0, p).offset;
-                    for cell in cells {
-                        *cell = a.data[at as usize];
-                        at += a.row;
-                    }
+            let turned = if a.row == 1 { depth / TURN * TURN } else { 0 };
+            for p in (0..turned).step_by(TURN) {
+                interleave(core::array::from_fn(|i| a.transposed().row(p + i, rows)), &mut out[p..], depth);
+            }
+            for (i, cells) in out.chunks_exact_mut(depth).take(rows).enumerate() {
+                let mut at = a.at(i, turned).offset;
+                for cell in &mut cells[turned..] {
+                    *cell = a.data[at as usize];
+                    at += a.column;
                 }
             }
         },
     );
 }
 
-/// Packed rows times panels, over a part of `k`.
+/// Some rows times some panels, over a part of `k`.
 struct Block<'a> {
     rows: usize,
     columns: usize,
     depth: usize,
-    strips: &'a [f32],
-    /// Rows of a strip, its extent along `k`, and where along `k` the block begins in it.
-    height: usize,
-    length: usize,
-    start: usize,
-    panels: &'a [f32],
-    /// Distance between panels.
+    /// Rows of the left-hand side, and the distance between them.
+    left: &'a [f32],
+    left_pitch: usize,
+    /// Panels of the right-hand side, the distance between their rows, and between panels.
+    right: &'a [f32],
+    right_pitch: usize,
     panel: usize,
     out: &'a mut [f32],
     stride: usize,
@@ -194,152 +187,173 @@ impl WithSimd for Block<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        // Decided at compile time for `S`, so that only one branch is compiled.
-        if const { S::F32_LANES == 4 } {
-            self.run::<S, 4, 4>(simd)
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        // Tiles fill the registers. Decided at compile time for `S`, so that only one branch is compiled.
+        if const { S::F32_LANES == 16 } {
+            self.tiles::<S, 8, 2>(simd)
         } else if const { S::F32_LANES == 8 } {
-            self.run::<S, 2, 4>(simd)
-        } else if const { S::F32_LANES == 16 } {
-            self.run::<S, 1, 4>(simd)
+            self.tiles::<S, 6, 2>(simd)
+        } else if const { S::F32_LANES == 4 } {
+            self.tiles::<S, 6, 4>(simd)
         } else {
-            self.run::<S, PANEL, 1>(simd)
+            self.tiles::<S, 4, 8>(simd)
         }
     }
+}
+
+/// Runs a body with the number of rows of a tile, at most `$most`, as a constant.
+macro_rules! with_rows {
+    ($rows:expr, $most:expr, $M:ident => $body:expr) => {
+        with_rows!(@ $rows, $most, $M => $body, 1 2 3 4 5 6 7 8)
+    };
+    (@ $rows:expr, $most:expr, $M:ident => $body:expr, $($count:literal)*) => {
+        match $rows {
+            $($count if const { $count <= $most } => {
+                const $M: usize = $count;
+                $body
+            })*
+            _ => {}
+        }
+    };
 }
 
 impl Block<'_> {
-    /// A panel has `V` vectors. The inner loop is unrolled to `T` steps along `k`.
+    /// Tiles have at most `H` rows and `V` vectors.
     #[inline(always)]
-    fn run<S: Simd, const V: usize, const T: usize>(self, simd: S) {
-        for (j, panel) in self.panels.chunks(self.panel).enumerate() {
-            let (panel, _) = S::as_simd_f32s(&panel[..self.depth * PANEL]);
-            let width = PANEL.min(self.columns - j * PANEL);
-            for range in strips(self.rows, self.height) {
-                let first = range.start * self.length + range.len() * self.start;
-                let strip = &self.strips[first..][..range.len() * self.depth];
-                let out = &mut self.out[range.start * self.stride + j * PANEL..];
-                with_rows!(range.len(), M => {
-                    let tile = tile::<S, M, V, T>(simd, strip, panel);
-                    put::<S, M, V>(simd, tile, out, self.stride, width, self.add);
-                });
+    fn tiles<S: Simd, const H: usize, const V: usize>(&mut self, simd: S) {
+        // Tiles of about equal height.
+        let height = self.rows.div_ceil(self.rows.div_ceil(H));
+        for (j, column) in (0..self.columns).step_by(PANEL).enumerate() {
+            let width = PANEL.min(self.columns - column);
+            for part in (0..width).step_by(V * S::F32_LANES) {
+                let at = j * self.panel + part;
+                let width = (width - part).min(V * S::F32_LANES);
+                for first in (0..self.rows).step_by(height) {
+                    let rows = height.min(self.rows - first);
+                    let place = (first, column + part, at);
+                    with_rows!(rows, H, M => {
+                        if V == 2 && width <= S::F32_LANES {
+                            self.tile::<S, M, 1>(simd, place, width);
+                        } else {
+                            self.tile::<S, M, V>(simd, place, width);
+                        }
+                    });
+                }
+            }
+        }
+    }
+
+    /// Computes one tile: `place` is its first row, its first column, and where that begins in the right-hand side.
+    #[inline(always)]
+    fn tile<S: Simd, const M: usize, const V: usize>(
+        &mut self,
+        simd: S,
+        (first, column, at): (usize, usize, usize),
+        width: usize,
+    ) {
+        let depth = self.depth;
+        let rows: [&[f32]; M] = core::array::from_fn(|i| &self.left[(first + i) * self.left_pitch..][..depth]);
+        let right = &self.right[at..];
+        let mut sums = [[simd.splat_f32s(0.0); V]; M];
+        for p in 0..depth {
+            let (b, _) = S::as_simd_f32s(&right[p * self.right_pitch..][..V * S::F32_LANES]);
+            for i in 0..M {
+                let a = simd.splat_f32s(rows[i][p]);
+                for v in 0..V {
+                    sums[i][v] = simd.mul_add_e_f32s(a, b[v], sums[i][v]);
+                }
+            }
+        }
+        for (i, sums) in sums.iter().enumerate() {
+            let cells = &mut self.out[(first + i) * self.stride + column..][..width];
+            if width == V * S::F32_LANES {
+                let (cells, _) = S::as_mut_simd_f32s(cells);
+                for v in 0..V {
+                    cells[v] = if self.add { simd.add_f32s(cells[v], sums[v]) } else { sums[v] };
+                }
+                continue;
+            }
+            for (cells, &sum) in cells.chunks_mut(S::F32_LANES).zip(sums) {
+                let sum = if self.add { simd.add_f32s(simd.partial_load_f32s(cells), sum) } else { sum };
+                simd.partial_store_f32s(cells, sum);
             }
         }
     }
 }
 
-/// Adds the product of one column of a strip and one row of a panel.
-#[inline(always)]
-fn step<S: Simd, const M: usize, const V: usize>(
-    simd: S,
-    sums: &mut [[S::f32s; V]; M],
-    a: &[f32; M],
-    b: &[S::f32s; V],
-) {
-    for i in 0..M {
-        let a = simd.splat_f32s(a[i]);
-        for v in 0..V {
-            sums[i][v] = simd.mul_add_e_f32s(a, b[v], sums[i][v]);
-        }
-    }
-}
-
-/// Multiplies one strip by one panel.
-#[inline(always)]
-fn tile<S: Simd, const M: usize, const V: usize, const T: usize>(
-    simd: S,
-    strip: &[f32],
-    panel: &[S::f32s],
-) -> [[S::f32s; V]; M] {
-    let mut sums = [[simd.splat_f32s(0.0); V]; M];
-    let ((a, _), (b, _)) = (strip.as_chunks::<M>(), panel.as_chunks::<V>());
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<T>(), b.as_chunks::<T>());
-    for (a, b) in a.iter().zip(b) {
-        for t in 0..T {
-            step(simd, &mut sums, &a[t], &b[t]);
-        }
-    }
-    for (a, b) in a_rest.iter().zip(b_rest) {
-        step(simd, &mut sums, a, b);
-    }
-    sums
-}
-
-/// Stores a tile or adds it to the output.
-#[inline(always)]
-fn put<S: Simd, const M: usize, const V: usize>(
-    simd: S,
-    tile: [[S::f32s; V]; M],
-    out: &mut [f32],
-    stride: usize,
-    width: usize,
-    add: bool,
-) {
-    for i in 0..M {
-        let cells = &mut out[i * stride..][..width];
-        if width == PANEL {
-            let (cells, _) = S::as_mut_simd_f32s(cells);
-            for v in 0..V {
-                cells[v] = if add { simd.add_f32s(cells[v], tile[i][v]) } else { tile[i][v] };
-            }
-        } else {
-            let mut row = [0.0f32; PANEL];
-            let (vectors, _) = S::as_mut_simd_f32s(&mut row);
-            vectors[..V].copy_from_slice(&tile[i][..V]);
-            for (cell, value) in cells.iter_mut().zip(row) {
-                *cell = if add { *cell + value } else { value };
-            }
-        }
-    }
-}
-
-/// `out = a · b`, or `out += a · b` if `add` is set, on the calling thread, with `b` given as panels. `out` is
-/// row-major with `stride` elements between rows, at least `n`.
+/// `out = a · b`, or `out += a · b` if `add` is set, on the calling thread. `out` is row-major with `stride` elements
+/// between rows, at least `n`.
 pub(crate) fn multiply<'a>(
     [m, n, k]: [usize; 3],
     out: &mut [f32],
     stride: usize,
     add: bool,
-    a: impl Into<Left<'a>>,
-    panels: &[f32],
+    a: Matrix,
+    b: impl Into<Right<'a>>,
 ) {
     if m == 0 || n == 0 {
         return;
     }
-    let a = a.into();
-    // Equal parts of `k`.
-    let depth = k.div_ceil(k.div_ceil(DEPTH).max(1));
-    let panels = &panels[..packed_len(k, n)];
-    let buffer = if let Left::Matrix(_) = a { ROWS.min(m) * depth } else { 0 };
-    with_scratch(buffer, |buffer: &mut [f32]| {
-        for (i, out) in out.chunks_mut(ROWS * stride).take(m.div_ceil(ROWS)).enumerate() {
-            let rows = ROWS.min(m - i * ROWS);
-            if k == 0 && !add {
-                out.chunks_mut(stride).take(rows).for_each(|row| row[..n].fill(0.0));
+    if k == 0 {
+        if !add {
+            out.chunks_mut(stride).take(m).for_each(|row| row[..n].fill(0.0));
+        }
+        return;
+    }
+    match b.into() {
+        Right::Panels(panels) => {
+            blocks([m, n, k], out, stride, add, a, &panels[..packed_len(k, n)], PANEL, k * PANEL);
+        }
+        Right::Matrix(b) => {
+            // A vector past the last column may be past the last element, so the rest of the columns is packed.
+            let whole = if b.rows().is_some() { n / PANEL * PANEL } else { 0 };
+            if let Some((data, pitch)) = b.rows().filter(|_| whole > 0) {
+                blocks([m, whole, k], out, stride, add, a, data, pitch, PANEL);
             }
-            for start in (0..k).step_by(depth.max(1)) {
+            if whole < n {
+                gemm([m, n - whole, k], &mut out[whole..], stride, add, a, b.at(0, whole));
+            }
+        }
+    }
+}
+
+/// Multiplies by panels that begin `panel` elements apart, with `pitch` elements between their rows.
+#[expect(clippy::too_many_arguments, reason = "a product has this many")]
+fn blocks(
+    [m, n, k]: [usize; 3],
+    out: &mut [f32],
+    stride: usize,
+    add: bool,
+    a: Matrix,
+    right: &[f32],
+    pitch: usize,
+    panel: usize,
+) {
+    // Equal parts of `k`.
+    let depth = k.div_ceil(k.div_ceil(DEPTH));
+    let buffer = if a.rows().is_some() { 0 } else { ROWS.min(m) * depth };
+    with_scratch(buffer, |buffer: &mut [f32]| {
+        for first in (0..m).step_by(ROWS) {
+            let rows = ROWS.min(m - first);
+            for start in (0..k).step_by(depth) {
                 let depth = depth.min(k - start);
-                let (strips, height, length, skipped) = match a {
-                    Left::Matrix(a) => {
-                        // Strips of about equal height.
-                        let height = rows.div_ceil(rows.div_ceil(STRIP));
-                        let strips = &mut buffer[..rows * depth];
-                        pack_strips(a.at(i * ROWS, start), rows, depth, height, strips);
-                        (&*strips, height, depth, 0)
+                let (left, left_pitch) = match a.at(first, start).rows() {
+                    Some(rows) => rows,
+                    None => {
+                        copy_rows(a.at(first, start), rows, depth, buffer);
+                        (&*buffer, depth)
                     }
-                    Left::Strips(strips) => (&strips[i * ROWS * k..], STRIP, k, start),
                 };
                 with_vectors(Block {
                     rows,
                     columns: n,
                     depth,
-                    strips,
-                    height,
-                    length,
-                    start: skipped,
-                    panels: &panels[start * PANEL..],
-                    panel: k * PANEL,
-                    out: &mut *out,
+                    left,
+                    left_pitch,
+                    right: &right[start * pitch..],
+                    right_pitch: pitch,
+                    panel,
+                    out: &mut out[first * stride..],
                     stride,
                     add: add || start > 0,
                 });
@@ -350,13 +364,16 @@ pub(crate) fn multiply<'a>(
 
 /// Like [`multiply`], but packs the panels on the fly.
 pub(crate) fn gemm([m, n, k]: [usize; 3], out: &mut [f32], stride: usize, add: bool, a: Matrix, b: Matrix) {
+    if n >= PANEL && reads_in_place(m, &b) {
+        return multiply([m, n, k], out, stride, add, a, b);
+    }
     let width = (PACKED / k.max(1)).next_multiple_of(PANEL).min(n.next_multiple_of(PANEL));
     with_scratch(width * k, |panels: &mut [f32]| {
         for start in (0..n).step_by(width.max(1)) {
             let columns = width.min(n - start);
             let panels = &mut panels[..packed_len(k, columns)];
             pack_panels(b.at(0, start), k, columns, panels);
-            multiply([m, columns, k], &mut out[start..], stride, add, a, panels);
+            multiply([m, columns, k], &mut out[start..], stride, add, a, &*panels);
         }
     });
 }
@@ -379,12 +396,12 @@ mod tests {
                 let b = if turned { b } else { Matrix { row: 1, column: k as isize, ..b } };
                 let at = |x: Matrix, i: usize, j: usize| x.data[x.at(i, j).offset as usize];
                 let mut out = vec![0.5; m * stride];
-                let mut packed = (vec![0.0; m * k], vec![0.0; packed_len(k, n)]);
-                pack_strips(a, m, k, STRIP, &mut packed.0);
-                pack_panels(b, k, n, &mut packed.1);
-                for round in 1..4 {
+                let mut panels = vec![0.0; packed_len(k, n)];
+                pack_panels(b, k, n, &mut panels);
+                for round in 1..5 {
                     match round {
-                        3 => multiply([m, n, k], &mut out, stride, true, Left::Strips(&packed.0), &packed.1),
+                        3 => multiply([m, n, k], &mut out, stride, true, a, &panels[..]),
+                        4 => multiply([m, n, k], &mut out, stride, true, a, b),
                         _ => gemm([m, n, k], &mut out, stride, round > 1, a, b),
                     }
                     for (i, row) in out.chunks(stride).enumerate() {

@@ -4,6 +4,7 @@
 mod depthwise;
 
 use core::ops::Range;
+use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
@@ -13,13 +14,15 @@ use crate::kernel::ConvKernel;
 use crate::kernel::host::CpuPool;
 use crate::kernel::host::fused::Finish;
 use crate::kernel::host::memory::Input;
-use crate::kernel::host::packed::{Form, HostWords};
+use crate::kernel::host::packed::HostWords;
 use crate::kernel::host::scratch::with_scratch;
 use crate::kernel::host::simd::vectorised;
-use crate::kernel::matmul::gemm::{Left, Matrix, PANEL, STRIP, multiply, pack_panels, pack_strips, packed_len};
+use crate::kernel::matmul::gemm::{Matrix, PANEL, multiply, pack_panels, packed_len};
 
 /// Floats of gathered columns and results that fit the L2 cache.
 const COLUMNS: usize = 1 << 17;
+/// Channels are split into multiples of this number, which products process together.
+const STRIP: usize = 8;
 /// Minimum number of channels for which gathering columns pays.
 const TALL: usize = 32;
 /// Groups that turn one channel into at most this many are convolved channel by channel.
@@ -75,46 +78,23 @@ pub(crate) fn conv(
         return;
     }
     let (channels_in, channels) = (kernel.channels_in / kernel.groups, kernel.channels_out / kernel.groups);
+    let kept = words.and_then(|words| weight.widened(words, pool));
+    let weight = kept.as_ref().map_or_else(|| weight.contiguous::<f32>(pool), |kept| Cow::Borrowed(&kept.floats));
     if channels_in == 1 && channels <= FEW {
-        let weight = weight.contiguous::<f32>(pool);
         return depthwise(kernel, &x, &weight, bias, out, pool, finish);
     }
-    let depth = channels_in * kernel.window.size.iter().product::<usize>();
-    let strips = words.and_then(|words| {
-        words.packed(&weight.layout, Form::Strips, kernel.channels_out * depth, pool.counters(), |strips| {
-            let weight = weight.contiguous::<f32>(pool);
-            for (group, strips) in strips.chunks_mut((channels * depth).max(1)).enumerate() {
-                pack_strips(rows(&weight, depth, group * channels), channels, depth, STRIP, strips);
-            }
-        })
-    });
-    match strips {
-        // Every group starts a new strip, and so does every tile of a group.
-        Some(strips) => {
-            let strips = &strips.floats;
-            products(kernel, &x, bias, out, pool, finish, |channel| Left::Strips(&strips[channel * depth..]));
-        }
-        None => {
-            let weight = weight.contiguous::<f32>(pool);
-            products(kernel, &x, bias, out, pool, finish, |channel| rows(&weight, depth, channel).into());
-        }
-    }
+    products(kernel, &x, &weight, bias, out, pool, finish);
 }
 
-/// The weights as rows, starting at channel `first`.
-fn rows(weight: &[f32], depth: usize, first: usize) -> Matrix<'_> {
-    Matrix { data: weight, offset: (first * depth) as isize, row: depth as isize, column: 1 }
-}
-
-/// Convolution as a product of weights, from a given channel on, and gathered input columns.
-fn products<'w>(
+/// Convolution as a product of weights and gathered input columns.
+fn products(
     kernel: &ConvKernel,
     x: &[f32],
+    weight: &[f32],
     bias: &[f32],
     out: &mut [f32],
     pool: &CpuPool,
     finish: Option<&Finish>,
-    weights: impl Fn(usize) -> Left<'w> + Sync,
 ) {
     let plane: usize = kernel.output.iter().product();
     let source: usize = kernel.input.iter().product();
@@ -150,7 +130,9 @@ fn products<'w>(
             for (i, row) in block.chunks_mut(width).enumerate() {
                 row.fill(bias.get(tile.channel + i).copied().unwrap_or(0.0));
             }
-            multiply([height, width, depth], block, width, true, weights(tile.channel), panels);
+            let weights =
+                Matrix { data: weight, offset: (tile.channel * depth) as isize, row: depth as isize, column: 1 };
+            multiply([height, width, depth], block, width, true, weights, panels);
         };
         let in_one = width == plane;
         let block = if in_one { 0 } else { height * width };
@@ -335,7 +317,7 @@ pub(crate) mod tests {
         (0..n).map(|i| (i * 31 % 19) as f32 - 9.0).collect()
     }
 
-    /// Checks every element of a convolution, with plain and with packed weights.
+    /// Checks every element of a convolution.
     fn check(k: &ConvKernel, pool: &CpuPool) {
         let (window, groups) = (&k.window, k.groups);
         let taps_count: usize = window.size.iter().product();
@@ -347,15 +329,9 @@ pub(crate) mod tests {
         let input = |v| Input { elements: Elements::F32(v), layout: Layout::contiguous([v.len()]) };
         let mut inputs = vec![input(&x[..]), input(&w[..])];
         inputs.extend(k.bias.then(|| input(&b[..])));
-        let mut words = HostWords::default();
-        words.extend(bytemuck::cast_slice::<f32, u32>(&w));
-        let mut outs = [(); 3].map(|()| vec![f32::NAN; k.batch * k.channels_out * plane]);
-        for out in &mut outs {
-            conv(k, &inputs, Some(&words), out, pool, None);
-        }
-        let packed = (cin > 1 || k.channels_out / groups > FEW) && !outs[0].is_empty();
-        assert_eq!(words.packed(&inputs[1].layout, Form::Strips, 0, pool.counters(), |_| {}).is_some(), packed);
-        for (at, results) in outs[0].iter().zip(&outs[2]).enumerate() {
+        let mut out = vec![f32::NAN; k.batch * k.channels_out * plane];
+        conv(k, &inputs, None, &mut out, pool, None);
+        for (at, &result) in out.iter().enumerate() {
             let (n, co) = (at / plane / k.channels_out, at / plane % k.channels_out);
             let group = co / (k.channels_out / groups);
             let o = [at % plane / (k.output[1] * k.output[2]), at / k.output[2] % k.output[1], at % k.output[2]];
@@ -373,7 +349,7 @@ pub(crate) mod tests {
                     }
                 }
             }
-            assert_eq!(results, (&expected, &expected), "{k:?} at {at}");
+            assert_eq!(result, expected, "{k:?} at {at}");
         }
     }
 
