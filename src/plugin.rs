@@ -149,6 +149,10 @@ impl Plugin for TensorComputePlugin {
         // Not in `build`: the asset server may be added after this plugin, or not at all.
         if app.world().contains_resource::<AssetServer>() {
             app.init_asset::<TensorWeights>().register_asset_loader(SafetensorsLoader);
+            #[cfg(feature = "gguf")]
+            app.init_asset::<crate::formats::gguf::GgufModel>()
+                .register_asset_loader(crate::formats::GgufLoader)
+                .register_asset_loader(crate::formats::GgufWeightsLoader);
             #[cfg(feature = "onnx")]
             app.init_asset::<crate::onnx::OnnxGraph>().register_asset_loader(crate::onnx::OnnxLoader);
         }

@@ -18,6 +18,8 @@ mod fusion;
 #[path = "../fuzz/targets/mod.rs"]
 mod fuzz_targets;
 mod fuzzing;
+#[cfg(feature = "gguf")]
+mod gguf;
 mod image_tensor;
 #[cfg(feature = "inspector")]
 mod inspector;

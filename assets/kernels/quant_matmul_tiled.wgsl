@@ -5,22 +5,9 @@ const TILE: u32 = 64u;
 const DEPTH: u32 = 16u;
 // One vec4 of padding, to avoid bank conflicts of the transposed store.
 const PITCH: u32 = 68u;
-// Number of elements of a block in the first quads of all its words.
-const SPAN: u32 = WORDS * 4u;
 
 var<workgroup> tile_x: array<f32, 1088>;
 var<workgroup> tile_w: array<f32, 1088>;
-
-// Four elements of column `column`, starting at `k`.
-fn quad(column: u32, k: u32) -> vec4<f32> {
-    let block = params.first_block + column * params.blocks + k / BLOCK;
-    let e = k % BLOCK;
-    let word = weight[quants(block) + e % SPAN / 4u];
-    if (QUADS == 2u && e >= SPAN) {
-        return quad1(word) * scale(block);
-    }
-    return quad0(word) * scale(block);
-}
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>, @builtin(local_invocation_index) lid: u32) {

@@ -72,7 +72,7 @@ impl AssetLoader for SafetensorsLoader {
         context: &mut LoadContext<'_>,
     ) -> Result<TensorWeights, FormatError> {
         let path = context.path().path().to_owned();
-        let mut file = Incoming { path: &path, reader, has: 0 };
+        let mut file = Incoming::new(&path, reader);
         let mut size = [0; LENGTH as usize];
         size.copy_from_slice(&file.take(LENGTH, LENGTH).await?);
         let size = Header::size(&path, size)?;
@@ -101,11 +101,67 @@ impl AssetLoader for SafetensorsLoader {
 const STEP: u64 = 1 << 22;
 
 /// A file that is read sequentially.
-struct Incoming<'a> {
+pub(super) struct Incoming<'a> {
     path: &'a Path,
     reader: &'a mut dyn Reader,
     /// Bytes read so far.
     has: u64,
+}
+
+#[cfg(feature = "gguf")]
+impl Incoming<'_> {
+    /// Reads until `bytes` has `count` bytes. Gives false if the file ended before.
+    pub(super) async fn more(&mut self, bytes: &mut Vec<u8>, count: u64) -> Result<bool, FormatError> {
+        while (bytes.len() as u64) < count {
+            let from = bytes.len();
+            let step = (count - from as u64).min(STEP) as usize;
+            bytes.resize(from + step, 0);
+            let read = self.read(&mut bytes[from..]).await?;
+            bytes.truncate(from + read);
+            if read == 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The `count` bytes from position `from` of a file that should have `needs` bytes in total. `rest` are bytes that
+    /// were read, from position `at`. Positions must not decrease.
+    pub(super) async fn range(
+        &mut self,
+        rest: &mut Vec<u8>,
+        at: &mut u64,
+        from: u64,
+        count: u64,
+        needs: u64,
+    ) -> Result<Vec<u8>, FormatError> {
+        // Padding between tensors.
+        let skip = from - *at;
+        let known = skip.min(rest.len() as u64);
+        rest.drain(..known as usize);
+        if skip > known {
+            self.take(skip - known, needs).await?;
+        }
+        *at = from + count;
+        let mut bytes = core::mem::take(rest);
+        if bytes.len() as u64 > count {
+            *rest = bytes.split_off(count as usize);
+            return Ok(bytes);
+        }
+        if bytes.is_empty() {
+            return self.take(count, needs).await;
+        }
+        let missing = count - bytes.len() as u64;
+        bytes.extend(self.take(missing, needs).await?);
+        Ok(bytes)
+    }
+}
+
+impl<'a> Incoming<'a> {
+    /// A file at its beginning.
+    pub(super) fn new(path: &'a Path, reader: &'a mut dyn Reader) -> Self {
+        Self { path, reader, has: 0 }
+    }
 }
 
 impl Incoming<'_> {
@@ -141,7 +197,7 @@ impl Incoming<'_> {
         Ok(read)
     }
 
-    fn length(&self, needs: u64) -> FormatError {
+    pub(super) fn length(&self, needs: u64) -> FormatError {
         FormatError::Length { path: self.path.to_owned(), needs, has: self.has }
     }
 }

@@ -207,7 +207,7 @@ impl Header {
         let mut shape = Shape::new(shape.iter().copied());
         let quantized = match self.metadata(&quantized_key(name)).filter(|_| stored == Dtype::U8) {
             Some(said) => {
-                let found = DType::QUANTIZED.into_iter().find(|dtype| dtype.name() == said);
+                let found = DType::quantized_by_name(said);
                 Some(found.ok_or_else(|| FormatError::Type { name: name.to_owned(), stored: said.to_owned() })?)
             }
             None => None,

@@ -1,7 +1,9 @@
-//! File formats: safetensors, NumPy, and loading of model weights.
+//! File formats: safetensors, GGUF, NumPy, and loading of model weights.
 
 mod asset;
 mod files;
+#[cfg(feature = "gguf")]
+pub mod gguf;
 mod header;
 mod npy;
 #[cfg(feature = "onnx")]
@@ -15,6 +17,8 @@ pub use files::{TensorFiles, TensorsLoaded, TensorsSaved};
 pub use npy::save_npy;
 pub use upload::{LoadWeights, UploadSettings, WeightsError, WeightsProgress, WeightsReady};
 
+#[cfg(feature = "gguf")]
+pub(crate) use self::gguf::{GgufLoader, GgufWeightsLoader};
 pub(crate) use asset::SafetensorsLoader;
 #[cfg(feature = "onnx")]
 pub(crate) use files::place;

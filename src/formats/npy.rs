@@ -30,7 +30,7 @@ fn npy(data: &TensorData) -> Vec<u8> {
         DType::I8 => ("|i1", data.bytes().to_vec()),
         DType::U8 => ("|u1", data.bytes().to_vec()),
         DType::Bool => ("|b1", data.bytes().to_vec()),
-        DType::BF16 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => {
+        DType::BF16 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 | DType::Gguf(_) => {
             ("<f4", bytemuck::cast_slice(&data.to_f32()).to_vec())
         }
     };

@@ -66,6 +66,14 @@ pub enum FormatError {
         /// Name of the type in the file.
         stored: String,
     },
+    /// Tensors have types that are not supported.
+    #[error("{}: {}", path.display(), list_types(types))]
+    Types {
+        /// Path of the file.
+        path: PathBuf,
+        /// The names of the types, each with the names of its tensors.
+        types: Vec<(String, Vec<String>)>,
+    },
     /// A 64-bit integer does not fit in 32 bits.
     #[error("\"{name}\" holds {value}, which does not fit in {dtype}")]
     Range {
@@ -122,8 +130,20 @@ pub enum FormatError {
 impl FormatError {
     /// Whether the message starts with the path of the file.
     pub(super) fn names_the_file(&self) -> bool {
-        matches!(self, Self::Io { .. } | Self::Length { .. } | Self::Header { .. } | Self::NotFound { .. })
+        matches!(
+            self,
+            Self::Io { .. } | Self::Length { .. } | Self::Header { .. } | Self::NotFound { .. } | Self::Types { .. }
+        )
     }
+}
+
+/// Unsupported types with the first tensors that have them.
+fn list_types(types: &[(String, Vec<String>)]) -> String {
+    let list = types.iter().map(|(name, tensors)| {
+        let more = if tensors.len() > 4 { format!(" and {} more", tensors.len() - 4) } else { String::new() };
+        format!("the type {name} of {}{more} is not supported", tensors[..tensors.len().min(4)].join(", "))
+    });
+    list.collect::<Vec<_>>().join("; ")
 }
 
 pub(super) fn io_error(path: &Path) -> impl Fn(io::Error) -> FormatError + '_ {

@@ -4,7 +4,7 @@ use bevy::reflect::Reflect;
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-use super::blocks::BlockFormat;
+use super::blocks::{BlockFormat, Coding};
 
 /// The element type of a tensor.
 ///
@@ -14,7 +14,8 @@ use super::blocks::BlockFormat;
 /// The *quantised* types ([`DType::QUANTIZED`]) store `f32` values in blocks along the last axis. Each block has one
 /// half-precision scale. `Q8_0` and `Q4_0` have the same scales and values as the GGUF types of these names. Quantised
 /// types are meant for weights: matrix products, row lookups and [`dequantize`] read them. See
-/// [`TensorCommands::quantize`].
+/// [`TensorCommands::quantize`]. The other types of GGUF files ([`DType::Gguf`]) are read in the same way, but nothing
+/// can be quantised to them.
 ///
 /// [`dequantize`]: crate::ops::TensorCommands::dequantize
 /// [`TensorCommands::quantize`]: crate::ops::TensorCommands::quantize
@@ -42,6 +43,65 @@ pub enum DType {
     Q4_0,
     /// As [`DType::Q4_0`], with blocks of 128: 4.125 bits per element.
     Q4_128,
+    /// A block type that exists only in GGUF files. Values of these types are loaded, not computed.
+    Gguf(GgufType),
+}
+
+/// The block types of GGUF files besides `Q8_0` and `Q4_0`. The blocks are those of the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Reflect)]
+pub enum GgufType {
+    /// Blocks of 32 4-bit values with a scale and a minimum.
+    Q4_1,
+    /// Blocks of 32 5-bit values, offset by 16, with a scale.
+    Q5_0,
+    /// Blocks of 32 5-bit values with a scale and a minimum.
+    Q5_1,
+    /// Blocks of 256 2-bit values in groups of 16 with 4-bit scales and minima.
+    Q2K,
+    /// Blocks of 256 3-bit values in groups of 16 with 6-bit scales.
+    Q3K,
+    /// Blocks of 256 4-bit values in groups of 32 with 6-bit scales and minima.
+    Q4K,
+    /// Blocks of 256 5-bit values in groups of 32 with 6-bit scales and minima.
+    Q5K,
+    /// Blocks of 256 6-bit values in groups of 16 with 8-bit scales.
+    Q6K,
+    /// Blocks of 32 4-bit positions in a table of 16 values, with a scale.
+    Iq4Nl,
+    /// Blocks of 256 4-bit positions in a table of 16 values, in groups of 32 with 6-bit scales.
+    Iq4Xs,
+}
+
+impl GgufType {
+    /// All of them.
+    pub const ALL: [GgufType; 10] = [
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q2K,
+        Self::Q3K,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::Iq4Nl,
+        Self::Iq4Xs,
+    ];
+
+    /// The lower-case name, for example `q4_k`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Q4_1 => "q4_1",
+            Self::Q5_0 => "q5_0",
+            Self::Q5_1 => "q5_1",
+            Self::Q2K => "q2_k",
+            Self::Q3K => "q3_k",
+            Self::Q4K => "q4_k",
+            Self::Q5K => "q5_k",
+            Self::Q6K => "q6_k",
+            Self::Iq4Nl => "iq4_nl",
+            Self::Iq4Xs => "iq4_xs",
+        }
+    }
 }
 
 /// The 32-bit arithmetic that a [`DType`] uses.
@@ -60,7 +120,8 @@ impl DType {
     pub const ALL: [DType; 8] =
         [Self::F32, Self::F16, Self::BF16, Self::I32, Self::U32, Self::I8, Self::U8, Self::Bool];
 
-    /// All quantised types.
+    /// The quantised types that values can be converted to. Values of the types of GGUF files are only loaded; see
+    /// [`DType::Gguf`].
     pub const QUANTIZED: [DType; 3] = [Self::Q8_0, Self::Q4_0, Self::Q4_128];
 
     /// Elements per block. `None` for types that are not quantised.
@@ -79,11 +140,23 @@ impl DType {
     /// The block layout. `None` for types that are not quantised.
     pub(crate) const fn block_format(self) -> Option<BlockFormat> {
         match self {
-            Self::Q8_0 => Some(BlockFormat { elements: 32, bits: 8 }),
-            Self::Q4_0 => Some(BlockFormat { elements: 32, bits: 4 }),
-            Self::Q4_128 => Some(BlockFormat { elements: 128, bits: 4 }),
-            _ => None,
+            Self::Q8_0 => Some(BlockFormat { elements: 32, bits: 8, coding: Coding::Plain }),
+            Self::Q4_0 => Some(BlockFormat { elements: 32, bits: 4, coding: Coding::Plain }),
+            Self::Q4_128 => Some(BlockFormat { elements: 128, bits: 4, coding: Coding::Plain }),
+            Self::Gguf(kind) => Some(BlockFormat::of_gguf(kind)),
+            Self::F32 | Self::F16 | Self::BF16 | Self::I32 | Self::U32 | Self::I8 | Self::U8 | Self::Bool => None,
         }
+    }
+
+    /// Whether values can be converted to this type. Those of GGUF files are only loaded.
+    pub(crate) const fn can_be_made(self) -> bool {
+        !matches!(self, Self::Gguf(_))
+    }
+
+    /// The quantised type with this name.
+    pub(crate) fn quantized_by_name(name: &str) -> Option<DType> {
+        let of_files = GgufType::ALL.into_iter().map(Self::Gguf);
+        Self::QUANTIZED.into_iter().chain(of_files).find(|dtype| dtype.name() == name)
     }
 
     /// Bytes that `elements` elements take, without padding. For quantised types, partial blocks are rounded up.
@@ -104,7 +177,7 @@ impl DType {
         match self {
             Self::F16 | Self::BF16 => 2,
             Self::I8 | Self::U8 | Self::Bool => 4,
-            Self::F32 | Self::I32 | Self::U32 | Self::Q8_0 | Self::Q4_0 | Self::Q4_128 => 1,
+            Self::F32 | Self::I32 | Self::U32 | Self::Q8_0 | Self::Q4_0 | Self::Q4_128 | Self::Gguf(_) => 1,
         }
     }
 
@@ -125,7 +198,7 @@ impl DType {
     /// The 32-bit arithmetic that this type uses.
     pub const fn class(self) -> Class {
         match self {
-            Self::F32 | Self::F16 | Self::BF16 | Self::Q8_0 | Self::Q4_0 | Self::Q4_128 => Class::Float,
+            Self::F32 | Self::F16 | Self::BF16 | Self::Q8_0 | Self::Q4_0 | Self::Q4_128 | Self::Gguf(_) => Class::Float,
             Self::I32 | Self::I8 => Class::Int,
             Self::U32 | Self::U8 | Self::Bool => Class::Uint,
         }
@@ -139,7 +212,9 @@ impl DType {
     /// A number that no element is below: the maximum of no elements.
     pub(crate) const fn lowest(self) -> f64 {
         match self {
-            Self::F32 | Self::F16 | Self::BF16 | Self::Q8_0 | Self::Q4_0 | Self::Q4_128 => f64::NEG_INFINITY,
+            Self::F32 | Self::F16 | Self::BF16 | Self::Q8_0 | Self::Q4_0 | Self::Q4_128 | Self::Gguf(_) => {
+                f64::NEG_INFINITY
+            }
             Self::I32 => i32::MIN as f64,
             Self::I8 => i8::MIN as f64,
             Self::U32 | Self::U8 | Self::Bool => 0.0,
@@ -183,6 +258,7 @@ impl DType {
             Self::Q8_0 => "q8_0",
             Self::Q4_0 => "q4_0",
             Self::Q4_128 => "q4_128",
+            Self::Gguf(kind) => kind.name(),
         }
     }
 }
@@ -248,7 +324,9 @@ elements!(f32 => F32, f16 => F16, bf16 => BF16, i32 => I32, u32 => U32, i8 => I8
 /// Converts a number to the bits of `dtype`'s 32-bit type, as a cast does.
 pub(crate) fn scalar_bits(value: f64, dtype: DType) -> u32 {
     match dtype {
-        DType::F32 | DType::F16 | DType::BF16 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => (value as f32).to_bits(),
+        DType::F32 | DType::F16 | DType::BF16 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 | DType::Gguf(_) => {
+            (value as f32).to_bits()
+        }
         DType::I32 => value as i32 as u32,
         DType::U32 => value as u32,
         DType::I8 => value as i8 as i32 as u32,

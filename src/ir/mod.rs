@@ -19,12 +19,12 @@ mod structure;
 
 pub use backend::Backend;
 pub use custom::{CpuKernelCall, Dispatch, OutputShape, SourcePlace};
-pub use dtype::{Class, DType, Element, Truth};
+pub use dtype::{Class, DType, Element, GgufType, Truth};
 pub use op::{BinaryOp, UnaryOp};
 pub use sampling::{SampleFilter, SamplePadding};
 pub use shape::{Layout, Shape, Strides};
 
-pub(crate) use blocks::BlockFormat;
+pub(crate) use blocks::{BlockFormat, Coding, GGUF_TABLE};
 pub(crate) use custom::{
     BindingInfo, CpuElementFunction, CpuFunction, CustomCall, ElementFunction, KernelCode, MAX_ARGUMENTS, Member,
     Numbers, ParamsLayout,

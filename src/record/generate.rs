@@ -206,7 +206,7 @@ impl<'a> Recorder<'a> {
 /// The first element of a word, as bits of its 32-bit type.
 fn widened(word: u32, dtype: DType) -> u32 {
     match dtype {
-        DType::F32 | DType::I32 | DType::U32 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => word,
+        DType::F32 | DType::I32 | DType::U32 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 | DType::Gguf(_) => word,
         DType::F16 => half::f16::from_bits(word as u16).to_f32().to_bits(),
         DType::BF16 => word << 16,
         DType::I8 => i32::from(word as i8) as u32,

@@ -142,6 +142,10 @@ impl<'a> Recorder<'a> {
         let Some(block) = dtype.block() else {
             return Err(OpError::Argument { op, reason: format!("{dtype} is not a quantised type") });
         };
+        if !dtype.can_be_made() {
+            let reason = format!("{dtype} values can only be loaded from a file");
+            return Err(OpError::Argument { op, reason });
+        }
         let shape = self.shape_of_arg(x);
         if check_blocks(dtype, &shape).is_err() {
             let reason = format!("the last axis is not a multiple of {block}, the block of {dtype}");

@@ -32,6 +32,9 @@ impl TensorData {
     pub fn quantized(dtype: DType, shape: impl Into<Shape>, values: &[f32]) -> Result<Self, TensorError> {
         let shape = shape.into();
         let format = quantized_format("quantized", dtype, &shape)?;
+        if !dtype.can_be_made() {
+            return Err(TensorError::UnsupportedType { constructor: "quantized", dtype });
+        }
         if shape.checked_elements() != Some(values.len()) {
             return Err(TensorError::Length { shape, values: values.len() });
         }
@@ -39,8 +42,7 @@ impl TensorData {
         Ok(Self { dtype, shape, words: format.pack(values).into() })
     }
 
-    /// Creates quantised data from the blocks of a GGUF file: for each block, the half-precision scale and then the
-    /// quants. ([`DType::Q4_128`] is not a GGUF type. Its blocks are like those of `Q4_0`, with 64 bytes of quants.)
+    /// Creates quantised data from the blocks of a GGUF file. ([`DType::Q4_128`] is not a GGUF type. Its blocks are like those of `Q4_0`, with 64 bytes of quants.)
     pub fn from_gguf_blocks(dtype: DType, shape: impl Into<Shape>, bytes: &[u8]) -> Result<Self, TensorError> {
         let shape = shape.into();
         let format = quantized_format("from_gguf_blocks", dtype, &shape)?;

@@ -16,7 +16,7 @@ pub use model::{ModelTensors, NameError, ShareError, TensorModel, TensorModels, 
 pub use spawn::TensorSpawnExt;
 pub use usage::{Residency, TensorUsage};
 
-pub use crate::ir::{Class, DType, Element, Layout, Shape, Strides, Truth};
+pub use crate::ir::{Class, DType, Element, GgufType, Layout, Shape, Strides, Truth};
 
 pub(crate) use data::{check_blocks, check_size, pack};
 pub(crate) use model::{TensorNames, plugin};

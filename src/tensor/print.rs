@@ -80,7 +80,7 @@ fn value(data: &TensorData, index: usize) -> Value {
         DType::I8 => Value::Int(bytemuck::cast_slice::<_, i8>(bytes)[index].into()),
         DType::U8 => Value::Int(bytes[index].into()),
         DType::Bool => Value::Bool(bytes[index] != 0),
-        DType::F32 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => {
+        DType::F32 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 | DType::Gguf(_) => {
             Value::Float(bytemuck::cast_slice::<_, f32>(bytes)[index], FloatType::F32)
         }
     }

@@ -214,7 +214,7 @@ impl ElementType {
     /// The type of ONNX whose values a device type holds exactly. Quantised types hold `float`.
     pub const fn of_device(dtype: DType) -> Self {
         match dtype {
-            DType::F32 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => Self::Float32,
+            DType::F32 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 | DType::Gguf(_) => Self::Float32,
             DType::F16 => Self::Float16,
             DType::BF16 => Self::Bfloat16,
             DType::I32 => Self::Int32,

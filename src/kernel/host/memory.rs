@@ -238,7 +238,7 @@ impl<'a> ElementsMut<'a> {
             DType::U8 => Self::U8(cast_slice_mut(words)),
             DType::Bool => Self::Bool(cast_slice_mut(words)),
             // Blocks are written by kernels that access the words directly.
-            DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => Self::U32(words),
+            DType::Q8_0 | DType::Q4_0 | DType::Q4_128 | DType::Gguf(_) => Self::U32(words),
         }
     }
 

@@ -210,6 +210,7 @@ impl<'a> Map<'a> {
         for place in &self.outputs {
             self.store_function(&mut text, place, &mut library);
         }
+        self.block_functions(&mut text, &used);
         text.push_str(&crate::kernel::wgsl::blocks::functions(self.step.inputs.iter().map(|input| input.dtype)));
         if self.buffers.iter().any(|buffer| buffer.quads == Some(Quad::Words)) {
             text.push_str(QUAD_WORDS);
@@ -259,6 +260,19 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
             },
         };
         let _ = writeln!(text, "fn load_{}(i: u32) -> {class} {{ return {value}; }}", place.name);
+    }
+
+    /// What the loads of quantised inputs call, once for each array and type.
+    fn block_functions(&self, text: &mut String, used: &[bool]) {
+        let mut seen = Vec::new();
+        for (place, _) in self.inputs.iter().zip(used).filter(|(_, used)| **used) {
+            let dtype = place.operand.dtype;
+            let Some((b, buffer)) = place.buffer(&self.buffers).filter(|_| dtype.is_quantized()) else { continue };
+            if !seen.contains(&(b, dtype)) {
+                seen.push((b, dtype));
+                text.push_str(&crate::kernel::wgsl::blocks::functions_on(&format!("b{b}"), buffer.ty, dtype));
+            }
+        }
     }
 
     /// Generates `store_out0(i, value)` for one element or, for packed elements, `store_out0(word, value, lanes)`,

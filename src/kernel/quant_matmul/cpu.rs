@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use pulp::{Simd, WithSimd};
 
-use crate::ir::BlockFormat;
+use crate::ir::{BlockFormat, Coding};
 use crate::kernel::QuantMatMulKernel;
 use crate::kernel::host::CpuPool;
 use crate::kernel::host::memory::{Elements, Input};
@@ -58,6 +58,15 @@ impl Weights<'_> {
                 let start = first + row * (x.len() / format.elements);
                 let blocks = x.chunks_exact(format.elements).enumerate();
                 let mut sum = 0.0;
+                if format.coding != Coding::Plain {
+                    let mut wide = [0.0; 256];
+                    for (i, x) in blocks {
+                        let wide = &mut wide[..format.elements];
+                        format.dequantize(words, start + i, wide);
+                        sum += dot_floats(wide, x);
+                    }
+                    return sum;
+                }
                 for (i, x) in blocks {
                     let quants = format.quants(words, start + i);
                     let part = if format.bits == 8 {
@@ -76,6 +85,17 @@ impl Weights<'_> {
 
 /// Number of independent sums, so that the compiler can vectorise.
 const LANES: usize = 16;
+
+#[inline(always)]
+fn dot_floats(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0f32; LANES];
+    for (a, b) in a.as_chunks::<LANES>().0.iter().zip(b.as_chunks::<LANES>().0) {
+        for ((sum, &a), &b) in sums.iter_mut().zip(a).zip(b) {
+            *sum += a * b;
+        }
+    }
+    sums.iter().sum()
+}
 
 #[inline(always)]
 fn dot_bytes(quants: &[i8], x: &[f32]) -> f32 {

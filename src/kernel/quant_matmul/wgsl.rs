@@ -1,10 +1,12 @@
-//! Matrix products with quantised weights on the GPU, in four forms: for few rows, with threads that share a column or
+//! Matrix products with quantised weights on the GPU. Plain blocks and bytes have four forms: for few rows, with threads that share a column or
 //! lanes that share `x`; tiles in workgroup memory for GPUs; and tiles in registers for software adapters. All
-//! dequantise the words they load and sum in `f32`.
+//! dequantise the words they load and sum in `f32`. The blocks of GGUF files are decoded four elements at a time: for few
+//! rows by threads that share a column, otherwise in the same tiles, or by threads with a column each.
 
 use core::fmt::Write;
 
-use crate::kernel::wgsl::{Builder, grid};
+use crate::ir::{BlockFormat, DType, GgufType};
+use crate::kernel::wgsl::{Builder, gguf_blocks, grid};
 use crate::kernel::{Caps, Launch, QuantMatMulKernel, Step};
 
 /// Maximum number of rows for the `few` form.
@@ -32,6 +34,9 @@ struct Words {
 
 /// The launch of a product.
 pub(crate) fn lower(step: &Step, kernel: &QuantMatMulKernel, caps: &Caps) -> Option<Launch> {
+    if let DType::Gguf(kind) = kernel.weight {
+        return lower_gguf(step, kernel, kind, caps);
+    }
     let words = match kernel.weight.block_format() {
         Some(format) => Words { block: format.elements, words: format.words(), quads: 8 / format.bits, scaled: true },
         None => Words { block: 4, words: 1, quads: 1, scaled: false },
@@ -47,7 +52,23 @@ pub(crate) fn lower(step: &Step, kernel: &QuantMatMulKernel, caps: &Caps) -> Opt
     Some(match subgroup {
         Some(size) if kernel.m <= FEW_BY_LANES => lanes(builder, kernel, words, size as usize, caps),
         _ if kernel.m <= FEW => few(builder, kernel, caps),
-        _ if tiles_fit && !caps.software => tiled(builder, kernel, caps),
+        _ if tiles_fit && !caps.software => {
+            builder.code(
+                "// Number of elements of a block in the first quads of all its words.
+const SPAN: u32 = WORDS * 4u;
+// Four elements of column `column`, starting at `k`.
+fn quad(column: u32, k: u32) -> vec4<f32> {
+    let block = params.first_block + column * params.blocks + k / BLOCK;
+    let e = k % BLOCK;
+    let word = weight[quants(block) + e % SPAN / 4u];
+    if (QUADS == 2u && e >= SPAN) {
+        return quad1(word) * scale(block);
+    }
+    return quad0(word) * scale(block);
+}",
+            );
+            tiled(builder, kernel, caps)
+        }
         _ => registers(builder, kernel, words, subgroup.map(|size| size as usize), caps),
     })
 }
@@ -81,6 +102,41 @@ fn quad1(word: u32) -> vec4<f32> { return nibbles(word >> 4u); }"
     });
 }
 
+/// The launch of a product with blocks of a GGUF file.
+fn lower_gguf(step: &Step, kernel: &QuantMatMulKernel, kind: GgufType, caps: &Caps) -> Option<Launch> {
+    let mut builder = Builder::new(step);
+    let format = BlockFormat::of_gguf(kind);
+    let (elements, quad) = (format.elements, gguf_blocks::quad("weight", kind));
+    builder.params.size("n", kernel.n).size("k", kernel.k);
+    let first = step.inputs.get(1)?.layout.offset / elements;
+    builder.params.size("first_block", first).size("blocks", kernel.k / elements);
+    builder.code(&format!(
+        "// Four elements of column `column`, starting at `k`.
+fn quad(column: u32, k: u32) -> vec4<f32> {{ return {quad}(params.first_block + column * params.blocks + k / {elements}u, k % {elements}u); }}"
+    ));
+    let tiles_fit = caps.invocations >= THREADS && caps.workgroup_memory >= TILE_BYTES;
+    Some(match kernel.m {
+        ..=FEW => {
+            let (columns, slices) = few_threads(caps);
+            builder.constant("ROWS", kernel.m as u32).constant("COLS", columns).constant("SLICES", slices);
+            let body = include_str!("../../../assets/kernels/quant_matmul_few_quads.wgsl");
+            builder.finish(body, grid(kernel.n.div_ceil(columns as usize), caps))
+        }
+        _ if tiles_fit && !caps.software => tiled(builder, kernel, caps),
+        _ => {
+            builder.params.size("m", kernel.m);
+            let body = include_str!("../../../assets/kernels/quant_matmul_rows.wgsl");
+            builder.finish_threads(body, kernel.m.div_ceil(8) * kernel.n, caps)
+        }
+    })
+}
+
+/// Columns per workgroup and threads per column, for few rows.
+fn few_threads(caps: &Caps) -> (u32, u32) {
+    let room = caps.invocations >= THREADS && caps.workgroup_memory >= THREADS * 16;
+    if caps.software || !room { (64, 1) } else { (4, 64) }
+}
+
 /// Tiles in workgroup memory.
 fn tiled(mut builder: Builder, kernel: &QuantMatMulKernel, caps: &Caps) -> Launch {
     builder.params.size("m", kernel.m);
@@ -90,8 +146,7 @@ fn tiled(mut builder: Builder, kernel: &QuantMatMulKernel, caps: &Caps) -> Launc
 
 /// Few rows. Neighbouring threads read neighbouring words of a weight row.
 fn few(mut builder: Builder, kernel: &QuantMatMulKernel, caps: &Caps) -> Launch {
-    let room = caps.invocations >= THREADS && caps.workgroup_memory >= THREADS * 16;
-    let (columns, slices) = if caps.software || !room { (64, 1) } else { (4, 64) };
+    let (columns, slices) = few_threads(caps);
     builder.constant("ROWS", kernel.m as u32).constant("COLS", columns).constant("SLICES", slices);
     let body = include_str!("../../../assets/kernels/quant_matmul_few.wgsl");
     builder.finish(body, grid(kernel.n.div_ceil(columns as usize), caps))

@@ -1,8 +1,8 @@
 //! Block-quantised elements in WGSL: their layout and decoding, kept in sync with [`BlockFormat`], and code shared by
 //! the kernels that quantise and copy blocks.
 
-use super::{Builder, convert};
-use crate::ir::{BlockFormat, DType};
+use super::{Builder, convert, gguf_blocks};
+use crate::ir::{BlockFormat, Coding, DType};
 
 /// The functions that [`load`] and the block kernels call, once for each quantised type in `dtypes`.
 pub(crate) fn functions(dtypes: impl Iterator<Item = DType>) -> String {
@@ -13,7 +13,10 @@ pub(crate) fn functions(dtypes: impl Iterator<Item = DType>) -> String {
             && !seen.contains(&dtype)
         {
             seen.push(dtype);
-            text.push_str(&functions_of(dtype.name(), format));
+            text.push_str(&match format.coding {
+                Coding::Plain => functions_of(dtype.name(), format),
+                Coding::Gguf(_) => places_of(dtype.name(), format),
+            });
         }
     }
     text
@@ -40,8 +43,35 @@ fn {q}_value(word: u32, scales: u32, i: u32) -> f32 {{ return {value} * {q}_scal
     )
 }
 
+/// `q_quants(block)`: the first word of a block. `q_scales(block)`: the word with the scales of the block and its
+/// neighbour; the first word of the block if there is none.
+fn places_of(q: &str, format: BlockFormat) -> String {
+    let (words, group) = (format.words(), format.group_words());
+    let head = u32::from(format.has_head());
+    let scales = match format.has_head() {
+        true => format!("(block >> 1u) * {group}u"),
+        false => format!("{q}_quants(block)"),
+    };
+    format!(
+        "fn {q}_quants(block: u32) -> u32 {{ return (block >> 1u) * {group}u + {head}u + (block & 1u) * {words}u; }}
+fn {q}_scales(block: u32) -> u32 {{ return {scales}; }}
+"
+    )
+}
+
+/// The functions that [`load`] calls for elements of this type in the array `variable` of `ty`, besides [`functions`].
+pub(crate) fn functions_on(variable: &str, ty: &str, dtype: DType) -> String {
+    match dtype {
+        DType::Gguf(kind) => gguf_blocks::functions(variable, ty, kind),
+        _ => String::new(),
+    }
+}
+
 /// The expression that reads element `index` of a quantised type from the array `variable` of `ty`.
 pub(crate) fn load(variable: &str, ty: &str, dtype: DType, index: &str) -> String {
+    if let DType::Gguf(kind) = dtype {
+        return gguf_blocks::load(variable, kind, index);
+    }
     let q = dtype.name();
     let word = convert(format!("{variable}[{q}_word({index})]"), ty, "u32");
     let scales = convert(format!("{variable}[{q}_scales(({index}) / {}u)]", dtype.block().unwrap_or(1)), ty, "u32");
@@ -52,6 +82,7 @@ pub(crate) fn load(variable: &str, ty: &str, dtype: DType, index: &str) -> Strin
 pub(crate) fn block_code(builder: &mut Builder, dtype: DType, format: BlockFormat) {
     let q = dtype.name();
     builder.constant("BLOCK", format.elements as u32).constant("WORDS", format.words() as u32);
+    builder.constant("HEAD", u32::from(format.has_head()));
     builder.code(&format!(
         "fn quants(block: u32) -> u32 {{ return {q}_quants(block); }}
 fn scales(block: u32) -> u32 {{ return {q}_scales(block); }}"

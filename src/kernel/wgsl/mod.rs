@@ -9,6 +9,7 @@
 
 pub(crate) mod blocks;
 pub(crate) mod fused;
+pub(crate) mod gguf_blocks;
 pub(crate) mod non_finite;
 pub(crate) mod quads;
 pub(crate) mod rows;
@@ -100,6 +101,8 @@ impl<'a> Builder<'a> {
         let operands = named_operands(step, quads);
         let mut variables: SmallVec<[&str; 4]> = SmallVec::new();
         let mut results: SmallVec<[fused::Target; 2]> = SmallVec::new();
+        // The arrays and types whose block functions are declared.
+        let mut on: SmallVec<[(usize, DType); 4]> = SmallVec::new();
         for Named { name, operand, output, wanted } in &operands {
             builder.params.size(&format!("{name}_offset"), operand.layout.offset);
             match operand.source {
@@ -143,6 +146,10 @@ impl<'a> Builder<'a> {
             } else {
                 let text = load_functions(name, variables[at], ty, operand.dtype, quad, *wanted);
                 builder.declarations.push_str(&text);
+                if !on.contains(&(at, operand.dtype)) {
+                    on.push((at, operand.dtype));
+                    builder.declarations.push_str(&blocks::functions_on(variables[at], ty, operand.dtype));
+                }
             }
         }
         builder.declarations.push_str(&blocks::functions(operands.iter().map(|named| named.operand.dtype)));

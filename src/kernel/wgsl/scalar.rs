@@ -282,7 +282,7 @@ fn cast(dtype: DType, from: Class, x: &str, library: &mut Library) -> String {
         library.need("to_integer");
     }
     match dtype {
-        DType::F32 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 => format!("f32({x})"),
+        DType::F32 | DType::Q8_0 | DType::Q4_0 | DType::Q4_128 | DType::Gguf(_) => format!("f32({x})"),
         DType::F16 => {
             library.need("round_f16");
             format!("round_f16(f32({x}))")

@@ -254,6 +254,6 @@ fn cast(from: Class, to: DType, x: &[u32], out: &mut [u32]) {
         (DType::Bool, Class::Float) => each(x, out, |v: f32| u32::from(v != 0.0)),
         (DType::Bool, _) => each(x, out, |v: u32| u32::from(v != 0)),
         // Expressions never produce blocks.
-        (DType::Q8_0 | DType::Q4_0 | DType::Q4_128, _) => out.copy_from_slice(x),
+        (DType::Q8_0 | DType::Q4_0 | DType::Q4_128 | DType::Gguf(_), _) => out.copy_from_slice(x),
     }
 }

@@ -13,7 +13,7 @@ use bevy::ecs::system::SystemState;
 use bevy::prelude::*;
 
 use self::every_op::{OPS, Row, Takes};
-use crate::ir::{Backend, DType, Layout, NodeId, Op};
+use crate::ir::{Backend, DType, GgufType, Layout, NodeId, Op};
 use crate::kernel::variants::ALL;
 use crate::kernel::wgsl::scalar::{MODULES, module_text};
 use crate::kernel::wgsl::{lower, non_finite};
@@ -336,7 +336,8 @@ fn dtype_sets(row: &Row) -> Vec<Vec<DType>> {
         Takes::Quantized => dtype.is_quantized(),
     };
     let mut sets: Vec<Vec<DType>> = vec![row.operands.iter().map(|operand| operand.0.good()).collect()];
-    for dtype in DType::ALL.into_iter().chain(DType::QUANTIZED) {
+    let of_files = GgufType::ALL.into_iter().map(DType::Gguf);
+    for dtype in DType::ALL.into_iter().chain(DType::QUANTIZED).chain(of_files) {
         for first in [0, 1] {
             let of = |(i, operand): (usize, &(Takes, &[usize]))| {
                 if i >= first && takes(operand.0, dtype) { dtype } else { operand.0.good() }
