@@ -18,6 +18,7 @@
 #[cfg(test)]
 extern crate self as bevy_tensor_compute;
 
+pub mod audio;
 mod cpu;
 pub mod crowd;
 mod disk;
@@ -53,11 +54,12 @@ pub use plugin::{PipelineSettings, TensorComputePlugin, TensorSystems};
 pub mod ops {
     pub use crate::ir::{BinaryOp, SampleFilter, SamplePadding, UnaryOp};
     pub use crate::record::{
-        AttentionSettings, Axes, ConvSettings, ConvTransposeSettings, CumsumSettings, DepthOrder, GruSettings,
-        KernelInputs, LAST, LstmSettings, OptionalOperand, PadMode, Padding, PoolSettings, RecurrentActivation,
-        ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, ResizeTo, RnnSettings, RoiAlignSettings,
-        RopeLayout, RopeSettings, SampleSettings, ScatterMode, TensorAxis, TensorCommands, TensorExpression,
-        TensorOperand, TensorValue,
+        AttentionSettings, Axes, ConvSettings, ConvTransposeSettings, CumsumSettings, DbSettings, DctKind, DepthOrder,
+        FrameWindow, GruSettings, KernelInputs, LAST, LogMelSettings, LstmSettings, MelScale, MelSettings,
+        OptionalOperand, PadMode, Padding, PoolSettings, RecurrentActivation, ResizeCoordinates, ResizeMode,
+        ResizeRounding, ResizeSettings, ResizeTo, RnnSettings, RoiAlignSettings, RopeLayout, RopeSettings,
+        SampleSettings, ScatterMode, StftSettings, TensorAxis, TensorCommands, TensorExpression, TensorOperand,
+        TensorValue,
     };
 }
 
@@ -71,16 +73,18 @@ pub mod kernels {
 
 /// Everything most apps use.
 pub mod prelude {
-    pub use crate::error::{OpError, OpResult, ReadError, TensorError, TensorFault};
+    pub use crate::audio::{AudioInput, AudioOverflow};
+    pub use crate::error::{AudioError, OpError, OpResult, ReadError, TensorError, TensorFault};
     pub use crate::figures::TensorDiagnostics;
     pub use crate::formats::{LoadWeights, TensorFiles, WeightsProgress, WeightsReady};
     pub use crate::image::{ImageFromTensor, ImageSettings, TensorFromImage};
     pub use crate::kernels::{CustomKernel, Dispatch, OutputShape, RegisterTensorKernel, TensorKernel, TensorKernels};
     pub use crate::memory::{MemorySettings, Pinned, TensorLost, TensorMemory};
     pub use crate::ops::{
-        AttentionSettings, Axes, ConvSettings, ConvTransposeSettings, CumsumSettings, DepthOrder, GruSettings, LAST,
-        LstmSettings, OptionalOperand, PadMode, Padding, PoolSettings, RecurrentActivation, ResizeMode, ResizeSettings,
-        ResizeTo, RnnSettings, RoiAlignSettings, RopeLayout, RopeSettings, SampleSettings, ScatterMode, TensorAxis,
+        AttentionSettings, Axes, ConvSettings, ConvTransposeSettings, CumsumSettings, DbSettings, DctKind, DepthOrder,
+        FrameWindow, GruSettings, LAST, LogMelSettings, LstmSettings, MelScale, MelSettings, OptionalOperand, PadMode,
+        Padding, PoolSettings, RecurrentActivation, ResizeMode, ResizeSettings, ResizeTo, RnnSettings,
+        RoiAlignSettings, RopeLayout, RopeSettings, SampleSettings, ScatterMode, StftSettings, TensorAxis,
         TensorCommands, TensorExpression, TensorOperand, TensorValue,
     };
     pub use crate::pipelines::{TensorPipelines, WarmUpStatus, warmed_up};
@@ -94,6 +98,8 @@ pub mod prelude {
 
     #[cfg(feature = "inspector")]
     pub use crate::TensorInspectorPlugin;
+    #[cfg(feature = "audio")]
+    pub use crate::audio::SoundClip;
 }
 
 /// The code on the pages under `docs/`.
@@ -112,6 +118,8 @@ mod pages {
     struct Onnx;
     #[doc = include_str!("../docs/performance.md")]
     struct Performance;
+    #[doc = include_str!("../docs/sound.md")]
+    struct Sound;
 }
 
 /// Entry points for the fuzzer of this repository. Not part of the public interface.

@@ -153,6 +153,8 @@ impl Plugin for TensorComputePlugin {
             app.init_asset::<crate::formats::gguf::GgufModel>()
                 .register_asset_loader(crate::formats::GgufLoader)
                 .register_asset_loader(crate::formats::GgufWeightsLoader);
+            #[cfg(feature = "audio")]
+            app.init_asset::<crate::audio::SoundClip>().register_asset_loader(crate::audio::SoundLoader);
             #[cfg(feature = "onnx")]
             app.init_asset::<crate::onnx::OnnxGraph>().register_asset_loader(crate::onnx::OnnxLoader);
         }

@@ -3,6 +3,7 @@
 mod common;
 
 mod architecture;
+mod audio_stream;
 mod big_tensors;
 mod budget;
 mod crossing;
@@ -13,6 +14,7 @@ mod defects;
 mod device_loss;
 mod diagnostics;
 mod encoders;
+mod fourier;
 mod fusion;
 #[expect(dead_code, reason = "only the fuzzer mutates inputs")]
 #[path = "../fuzz/targets/mod.rs"]
@@ -46,6 +48,7 @@ mod recording;
 mod report;
 mod residency;
 mod soak;
+mod spectrogram;
 mod steady_state;
 mod timings;
 mod tuning;

@@ -1,5 +1,6 @@
 //! Errors, one enum per phase.
 
+mod audio;
 mod crowd;
 mod fault;
 mod image;
@@ -10,6 +11,7 @@ mod read;
 mod run;
 mod tensor;
 
+pub use audio::AudioError;
 pub use crowd::CrowdError;
 pub use fault::TensorFault;
 pub use image::ImageError;

@@ -8,6 +8,7 @@ mod blocks;
 mod custom;
 mod dtype;
 mod expr;
+mod fourier;
 mod functions;
 mod graph;
 mod op;
@@ -31,6 +32,7 @@ pub(crate) use custom::{
 };
 pub(crate) use dtype::scalar_bits;
 pub(crate) use expr::{Expr, Primitive, Program, Reg};
+pub(crate) use fourier::{Fourier, FourierInput, FourierOutput};
 pub(crate) use graph::{Graph, Node, NodeId};
 pub(crate) use op::{InnerOp, NormKind, Op, OpKind, PoolKind, ReduceKind, ScatterReduce, View, Window};
 pub(crate) use operand::{Operand, Source};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{CustomCall, ElementFunction, Layout, Recurrence, RoiPooling, Sampling};
+use super::{CustomCall, ElementFunction, Fourier, Layout, Recurrence, RoiPooling, Sampling};
 
 /// What a node does. All fields are structural: ops that differ in them need different plans.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -145,6 +145,11 @@ pub(crate) enum Op {
     Recurrent {
         layer: Recurrence,
     },
+    /// Fourier transforms of the lines of `x [lines, length]`, or `[lines, length, 2]` if it is complex. Inputs: x, the window
+    /// if there is one, and on devices a table of roots. Output `[lines · frames, results]`, with an axis of 2 if complex.
+    Fft {
+        transform: Fourier,
+    },
     /// Assembles the output from the inputs. Input `i` is placed at `places[i]`, a view of the contiguous output. With
     /// `fill`, the scalar fills the rest. Without `fill`, the places cover the whole output.
     Assemble {
@@ -211,6 +216,7 @@ impl Op {
             | Op::Sample { .. }
             | Op::RoiPool { .. }
             | Op::Recurrent { .. }
+            | Op::Fft { .. }
             | Op::CustomOutput { .. }
             | Op::Read { .. } => 0,
         }
@@ -245,6 +251,7 @@ impl Op {
             | Op::Sample { .. }
             | Op::RoiPool { .. }
             | Op::Recurrent { .. }
+            | Op::Fft { .. }
             | Op::Custom(_)
             | Op::CustomOutput { .. } => OpKind::Kernel,
             Op::Assemble { .. } => OpKind::Assembly,

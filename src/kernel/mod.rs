@@ -23,6 +23,7 @@ mod conv_transpose;
 mod cumsum;
 mod cumsum_parts;
 pub(crate) mod custom;
+mod fft;
 mod gather;
 pub(crate) mod host;
 mod launch;
@@ -56,6 +57,7 @@ pub(crate) use conv::ConvKernel;
 pub(crate) use conv_transpose::ConvTransposeKernel;
 pub(crate) use cumsum::CumSumKernel;
 pub(crate) use cumsum_parts::CumSumPartsKernel;
+pub(crate) use fft::{FftKernel, LONGEST as LONGEST_FFT, is_packed, is_possible as can_transform, table as fft_table};
 pub(crate) use gather::{GatherElementsKernel, GatherKernel, GatherNdKernel};
 pub(crate) use host::{CpuPool, HostWords};
 pub(crate) use launch::{Access, Binding, Caps, Launch, LoopBound, Params, buffer_type, wgsl_type};
@@ -115,6 +117,7 @@ kernels! {
         Sample(SampleKernel) for Sample { sampling },
         RoiPool(RoiPoolKernel) for RoiPool { pooling },
         Recurrent(RecurrentKernel) for Recurrent { layer },
+        Fft(FftKernel) for Fft { transform },
         /// A custom kernel. Inputs and outputs are contiguous, start at valid binding offsets, and use different
         /// memories except for scratch. Its scratch memories follow the outputs. Scalars: the words of its params.
         Custom(CustomCall),

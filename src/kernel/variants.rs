@@ -7,6 +7,7 @@
 //! | reduce | column thread ×1 ×4, column workgroup, and those of rows | by number of columns | column threads |
 //! | softmax, row_norm, reduce | row thread, subgroup, subgroups, workgroup | subgroups or workgroup | row thread |
 //! | conv | depthwise, registers R×Q, tiled, direct ×1 ×4 ×8 | tiled | registers |
+//! | fft | stockham, sums | stockham; sums up to 8 points | the same |
 //! | map | 64, 128 or 256 threads, wide loads or not | 64 threads | 64 threads, wide |
 //!
 //! The defaults for rows also depend on their number and length: see `wgsl/rows.rs`.
@@ -47,6 +48,10 @@ pub(crate) enum Variant {
     ConvTiled,
     /// Convolution with one thread for this many channels at a few positions.
     ConvDirect(u8),
+    /// Fourier transforms in workgroup memory, stage by stage.
+    Stockham,
+    /// Fourier transforms as sums, with one thread for each result.
+    Sums,
     /// Elementwise work: threads per workgroup, and whether quads are read as 64-bit words.
     Map { threads: u16, wide: bool },
 }
@@ -76,6 +81,8 @@ pub(super) const ALL: &[Variant] = &{
         ConvDirect(1),
         ConvDirect(4),
         ConvDirect(8),
+        Stockham,
+        Sums,
         Map { threads: 64, wide: false },
         Map { threads: 128, wide: false },
         Map { threads: 256, wide: false },
@@ -101,6 +108,8 @@ impl fmt::Display for Variant {
             Self::ConvRegisters => f.write_str("registers"),
             Self::ConvTiled => f.write_str("tiled"),
             Self::ConvDirect(channels) => write!(f, "direct x{channels}"),
+            Self::Stockham => f.write_str("stockham"),
+            Self::Sums => f.write_str("sums"),
             Self::Map { threads, wide } => write!(f, "{threads} threads{}", if *wide { ", wide" } else { "" }),
         }
     }

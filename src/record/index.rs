@@ -1,9 +1,11 @@
 //! Gathers and scatters. Negative indices count from the end. An index out of range is clamped at run time and reported
 //! as [`RunError::IndexOutOfRange`](crate::error::RunError::IndexOutOfRange).
 
+use bevy::ecs::entity::Entity;
+
 use super::{Arg, Recorder, TensorAxis, TensorCommands, TensorOperand, TensorValue};
 use crate::error::OpResult;
-use crate::ir::{DType, NodeId, Op, ScatterReduce, Shape};
+use crate::ir::{BinaryOp, DType, NodeId, Op, ScatterReduce, Shape};
 
 /// How a scatter combines an element with its updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -36,6 +38,27 @@ impl From<ScatterMode> for ScatterReduce {
 /// Gathers and scatters. Negative indices count from the end. An index out of range is clamped at run time and reported
 /// as [`RunError::IndexOutOfRange`](crate::error::RunError::IndexOutOfRange).
 impl TensorCommands<'_, '_> {
+    /// `count` elements of a tensor of one axis, from `start` on, which continue at its beginning. A new start needs no new
+    /// plan.
+    #[track_caller]
+    pub(crate) fn gather_ring(
+        &self,
+        op: &'static str,
+        ring: Entity,
+        start: usize,
+        count: usize,
+    ) -> OpResult<TensorValue<'_>> {
+        let rec = &mut self.recorder();
+        let x = rec.arg(op, ring.into())?;
+        let (size, dtype) = (rec.shape_of_arg(x).elements(), rec.dtype_of_arg(x));
+        let part = rec.part(x);
+        let index = part.iota(count);
+        let index = part.binary_number(BinaryOp::Add, index, start as f64);
+        let index = part.binary_number(BinaryOp::Rem, index, size as f64);
+        let node = part.push(Op::Gather { axis: 0 }, &[x.node, index], Shape::from([count]), dtype, &[]);
+        rec.value(x.backend, node)
+    }
+
     /// Slices of an axis by integer indices of any shape. The axes of the indices replace the axis. Quantised data
     /// gives `f32`.
     #[doc(alias = "take")]

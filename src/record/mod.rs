@@ -9,14 +9,17 @@ mod batch;
 mod conv;
 mod crossing;
 mod custom;
+mod dct;
 mod effects;
 mod elementwise;
+mod fourier;
 mod generate;
 mod generator;
 mod index;
 mod infer;
 mod integer;
 mod matmul;
+mod mel;
 mod norm;
 mod operand;
 mod pad;
@@ -25,10 +28,12 @@ mod pool;
 mod quantize;
 mod recurrent;
 mod reduce;
+mod resample;
 mod resize;
 mod sample;
 mod sequence;
 mod shape;
+mod spectrum;
 #[cfg(test)]
 mod tests;
 
@@ -44,7 +49,9 @@ use smallvec::SmallVec;
 pub use aside::{TuneSettings, WarmUpId};
 pub use conv::{ConvSettings, ConvTransposeSettings, Padding};
 pub use custom::KernelInputs;
+pub use dct::DctKind;
 pub use index::ScatterMode;
+pub use mel::{DbSettings, LogMelSettings, MelScale, MelSettings};
 pub use operand::{Axes, LAST, OptionalOperand, TensorAxis, TensorExpression, TensorOperand, TensorValue};
 pub use pad::PadMode;
 pub use pool::PoolSettings;
@@ -54,6 +61,7 @@ pub use resize::{ResizeCoordinates, ResizeMode, ResizeRounding, ResizeSettings, 
 pub use sample::{RoiAlignSettings, SampleSettings};
 pub use sequence::{AttentionSettings, RopeLayout, RopeSettings};
 pub use shape::DepthOrder;
+pub use spectrum::{FrameWindow, StftSettings};
 
 pub(crate) use aside::{Aside, Purpose};
 pub(crate) use batch::Batch;

@@ -22,7 +22,7 @@ pub enum PadMode {
 impl PadMode {
     /// The position in an axis of `n` elements whose element is used at `at`, which may be outside. Not called for
     /// constants.
-    fn position(self, at: isize, n: isize) -> isize {
+    pub(super) fn position(self, at: isize, n: isize) -> isize {
         match self {
             Self::Constant(_) | Self::Edge => at.clamp(0, n - 1),
             Self::Wrap => at.rem_euclid(n),

@@ -21,6 +21,7 @@ mod recurrent;
 mod reduce;
 mod resample;
 mod shapes;
+mod signal;
 mod windows;
 
 use call::{Call, Outputs, unsupported};
@@ -39,6 +40,7 @@ pub fn apply<'a>(call: &Call<'a>) -> Outputs<'a> {
         attention::apply,
         quantise::apply,
         recurrent::apply,
+        signal::apply,
         einsum::apply,
         plain::apply,
     ];
@@ -48,7 +50,7 @@ pub fn apply<'a>(call: &Call<'a>) -> Outputs<'a> {
         }
     }
     match call.case.op.as_str() {
-        "DFT" | "STFT" | "MelWeightMatrix" => unsupported("audio operators are not supported yet"),
+        "MelWeightMatrix" => unsupported("the filters of ONNX begin and end at whole bins; the crate's are librosa's"),
         other => unsupported(format!("{other} is not among the crate's features")),
     }
 }

@@ -270,6 +270,23 @@ pub const OPS: &[Row] = rows! {
         |o, x| o.gru(&x[0], &x[1], &x[2], GruSettings { bias: some(&x[3]), h: some(&x[4]), ..Default::default() });
     rnn(Float [3, 2, 5], Float [2, 5], Float [2, 2], Float [2], Float [2, 2])
         |o, x| o.rnn(&x[0], &x[1], &x[2], RnnSettings { bias: some(&x[3]), h: some(&x[4]), ..Default::default() });
+    rfft(Float [2, 6]) |o, x| o.rfft(&x[0], None, LAST);
+    irfft(Float [2, 4, 2]) |o, x| o.irfft(&x[0], None, LAST);
+    fft(Float [2, 6, 2]) |o, x| o.fft(&x[0], None, LAST);
+    ifft(Float [2, 6, 2]) |o, x| o.ifft(&x[0], None, LAST);
+    window() |o, x| o.window(FrameWindow::Hann, 8, true);
+    stft(Float [2, 100], Float [12])
+        |o, x| o.stft(&x[0], StftSettings { frame: 16, hop: 4, custom_window: some(&x[1]), ..Default::default() });
+    spectrogram(Float [2, 100], Float [16])
+        |o, x| o.spectrogram(&x[0], StftSettings { frame: 16, hop: 4, custom_window: some(&x[1]), ..Default::default() });
+    istft(Float [2, 5, 9, 2], Float [16])
+        |o, x| o.istft(&x[0], StftSettings { frame: 16, hop: 4, custom_window: some(&x[1]), ..Default::default() }, None);
+    mel_filterbank() |o, x| o.mel_filterbank(512, MelSettings::default());
+    power_to_db(Float [2, 3]) |o, x| o.power_to_db(&x[0], DbSettings::default());
+    log_mel(Float [2, 800]) |o, x| o.log_mel(&x[0], LogMelSettings::speech());
+    mfcc(Float [2, 800]) |o, x| o.mfcc(&x[0], 13, LogMelSettings::speech());
+    dct(Float [2, 6]) |o, x| o.dct(&x[0], DctKind::Two, true, LAST);
+    resample(Float [2, 30]) |o, x| o.resample(&x[0], 3, 2, LAST);
     quantize(Float [2, 32]) |o, x| o.quantize(&x[0], DType::Q8_0);
     dequantize(Quantized [2, 32]) |o, x| o.dequantize(&x[0]);
     quantize_i8(Float [2, 3]) |o, x| o.quantize_i8(&x[0]);

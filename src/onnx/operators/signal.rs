@@ -1,4 +1,4 @@
-//! Fourier transforms as products with matrices that the host makes, windows and mel filters.
+//! Fourier transforms, windows and mel filters.
 
 use core::f64::consts::PI;
 
@@ -7,8 +7,8 @@ use super::super::host::{HostTensor, Numbers};
 use super::super::value::Value;
 use super::Operator;
 use crate::formats::onnx::ElementType;
-use crate::ir::DType;
-use crate::record::TensorValue;
+use crate::ir::{DType, FourierInput, FourierOutput};
+use crate::record::{PadMode, TensorValue};
 
 pub(super) const OPERATORS: &[Operator] = &[
     Operator::new("HannWindow").record(|call| window(call, &[0.5, -0.5])),
@@ -18,9 +18,6 @@ pub(super) const OPERATORS: &[Operator] = &[
     Operator::new("DFT").record(dft),
     Operator::new("STFT").record(stft),
 ];
-
-/// The longest transform. Its matrix has the square of this many elements.
-const LONGEST: usize = 4096;
 
 /// The only number of an input that the host must know.
 fn whole(call: &Call, i: usize) -> Result<Option<i64>, Stop> {
@@ -91,70 +88,14 @@ fn mel<'a>(call: &Call<'a>) -> Outputs<'a> {
     Ok(vec![Some(Value::constant(matrix))])
 }
 
-/// Rows are frequencies, columns are samples: cosines and sines of `2π k n / length`.
-fn turns<'a>(call: &Call<'a>, rows: usize, columns: usize, length: usize) -> Result<[TensorValue<'a>; 2], Stop> {
-    if length > LONGEST || rows > LONGEST || columns > LONGEST {
-        return super::refuse(format!("a Fourier transform of {length} samples"));
-    }
-    let table = |f: fn(f64) -> f64| -> Result<TensorValue<'a>, Stop> {
-        let value = |i: usize| {
-            // The angle is reduced exactly before it is turned into a float.
-            let turn = ((i / columns) * (i % columns)) % length.max(1);
-            f(2.0 * PI * turn as f64 / length as f64) as f32
-        };
-        let values: Vec<f32> = (0..rows * columns).map(value).collect();
-        call.constant(HostTensor::from_f32(&values, [rows, columns])?)
-    };
-    Ok([table(f64::cos)?, table(f64::sin)?])
-}
-
-/// A signal `[…, n, 1 or 2]` as its real part and, if it has one, its imaginary part `[…, n]`.
-fn parts<'a>(call: &Call<'a>, x: TensorValue<'a>) -> Result<(TensorValue<'a>, Option<TensorValue<'a>>), Stop> {
+/// A signal `[…, n, 1 or 2]` as a transform takes it: real ones without their last axis.
+fn signal<'a>(call: &Call<'a>, x: TensorValue<'a>) -> Result<(TensorValue<'a>, FourierInput), Stop> {
     let shape = call.ops.shape(x)?;
-    let part =
-        |i: isize| -> Result<TensorValue<'a>, Stop> { Ok(call.ops.squeeze(call.ops.slice(x, -1, i, i + 1)?, -1)?) };
     match shape.last() {
-        Some(1) => Ok((part(0)?, None)),
-        Some(2) => Ok((part(0)?, Some(part(1)?))),
+        Some(1) => Ok((call.ops.squeeze(x, -1)?, FourierInput::Real)),
+        Some(2) => Ok((x, FourierInput::Complex)),
         _ => failed(format!("{shape} has no real and imaginary part")),
     }
-}
-
-/// The transform along the last axis of `[…, n]`, as real and imaginary part.
-fn transform<'a>(
-    call: &Call<'a>,
-    (re, im): (TensorValue<'a>, Option<TensorValue<'a>>),
-    rows: usize,
-    length: usize,
-    inverse: bool,
-) -> Result<[TensorValue<'a>; 2], Stop> {
-    let ops = call.ops;
-    let columns = ops.shape(re)?.last().copied().unwrap_or(0);
-    let [cos, sin] = turns(call, rows, columns, length)?;
-    // e^(∓iθ) = cos θ ∓ i sin θ
-    let sign = if inverse { 1.0 } else { -1.0 };
-    let (mut out_re, mut out_im) = (ops.matmul_nt(re, cos)?, ops.mul(ops.matmul_nt(re, sin)?, sign)?);
-    if let Some(im) = im {
-        out_re = ops.sub(out_re, ops.mul(ops.matmul_nt(im, sin)?, sign)?)?;
-        out_im = ops.add(out_im, ops.matmul_nt(im, cos)?)?;
-    }
-    if inverse {
-        let scale = 1.0 / length as f32;
-        (out_re, out_im) = (ops.mul(out_re, scale)?, ops.mul(out_im, scale)?);
-    }
-    Ok([out_re, out_im])
-}
-
-/// Cut to a length or padded with zeros, along the last axis.
-fn fitted<'a>(call: &Call<'a>, x: TensorValue<'a>, length: usize) -> Result<TensorValue<'a>, Stop> {
-    let shape = call.ops.shape(x)?;
-    let Some(last) = shape.rank().checked_sub(1) else { return failed("a signal without axes") };
-    if shape[last] == length {
-        return Ok(x);
-    }
-    let mut pads = vec![(0, 0); shape.rank()];
-    pads[last].1 = length as isize - shape[last] as isize;
-    Ok(call.ops.pad(x, &pads, crate::record::PadMode::Constant(0.0))?)
 }
 
 /// The axis is an attribute before version 20 and an input since.
@@ -180,36 +121,23 @@ fn dft<'a>(call: &Call<'a>) -> Outputs<'a> {
         return failed(format!("a transform of {length} samples"));
     };
     let ops = call.ops;
-    // The axis moves to the end.
-    let last = |x: TensorValue<'a>| -> Result<TensorValue<'a>, Stop> {
-        let mut order: Vec<isize> = (0..rank as isize - 1).filter(|&i| i != axis as isize).collect();
-        order.push(axis as isize);
-        Ok(ops.permute(x, &order)?)
-    };
-    let (re, im) = parts(call, call.x_as(0, DType::F32)?)?;
-    let (mut re, mut im) = (last(re)?, im.map(last).transpose()?);
-    if real_result {
-        // The half that is missing mirrors the half that is given: the middle lines count twice.
-        let lines = length / 2 + 1;
-        (re, im) = (fitted(call, re, lines)?, im.map(|im| fitted(call, im, lines)).transpose()?);
-        let weights: Vec<f32> =
-            (0..lines).map(|i| if i == 0 || (length % 2 == 0 && i == length / 2) { 1.0 } else { 2.0 }).collect();
-        let weights = call.constant(HostTensor::from_f32(&weights, [lines])?)?;
-        (re, im) = (ops.mul(re, weights)?, im.map(|im| ops.mul(im, weights)).transpose()?);
+    let x = call.x_as(0, DType::F32)?;
+    let result = if real_result {
+        // Half a spectrum, whose other half mirrors it. A real one has no imaginary parts.
+        let mut pads = vec![(0, 0); rank];
+        pads[rank - 1].1 = 2 - shape[rank - 1] as isize;
+        let x = ops.pad(x, &pads, PadMode::Constant(0.0))?;
+        let of = (FourierInput::Half, FourierOutput::Real);
+        ops.unsqueeze(ops.fourier("DFT", x, length, axis as isize, of, true)?, &[-1])?
     } else {
-        (re, im) = (fitted(call, re, length)?, im.map(|im| fitted(call, im, length)).transpose()?);
-    }
-    let rows = if onesided && !inverse { length / 2 + 1 } else { length };
-    let [re, im] = transform(call, (re, im), rows, length, inverse)?;
-    let both = if real_result { ops.unsqueeze(re, &[-1])? } else { ops.stack([re, im], -1)? };
-    // Back from `[others…, axis, parts]`.
-    let mut order: Vec<isize> = (0..rank as isize - 2).collect();
-    order.insert(axis, rank as isize - 2);
-    order.push(rank as isize - 1);
-    one(ops.cast(ops.permute(both, &order)?, device_type(element)?)?, element)
+        let (x, input) = signal(call, x)?;
+        let output = if onesided { FourierOutput::Half } else { FourierOutput::Complex };
+        ops.fourier("DFT", x, length, axis as isize, (input, output), inverse)?
+    };
+    one(ops.cast(result, device_type(element)?)?, element)
 }
 
-/// Frames are gathered with positions that the host knows, then transformed together.
+/// Frames are read where they are in the signal.
 fn stft<'a>(call: &Call<'a>) -> Outputs<'a> {
     let ops = call.ops;
     let (shape, element) = (call.shape_of(0)?, call.type_of(0)?);
@@ -226,26 +154,11 @@ fn stft<'a>(call: &Call<'a>) -> Outputs<'a> {
     if samples < length {
         return failed(format!("{samples} samples are fewer than a frame of {length}"));
     }
-    let signal = call.x_as(0, DType::F32)?;
-    let signal = if shape.rank() == 2 { ops.unsqueeze(signal, &[-1])? } else { signal };
-    let (re, im) = parts(call, signal)?;
-    let frames = (samples - length) / step + 1;
-    if frames.saturating_mul(length) > super::super::host_ops::MAX_ELEMENTS {
-        return super::refuse(format!("{frames} frames of {length} samples"));
-    }
-    let places: Vec<i32> = (0..frames).flat_map(|f| (0..length).map(move |i| (f * step + i) as i32)).collect();
-    let places = call.constant(HostTensor::from_i32(&places, [frames, length])?)?;
-    let window = if call.has(2) { Some(call.x_as(2, DType::F32)?) } else { None };
-    let framed = |x: TensorValue<'a>| -> Result<TensorValue<'a>, Stop> {
-        let frames = ops.gather(x, places, 1)?;
-        Ok(match window {
-            Some(window) => ops.mul(frames, window)?,
-            None => frames,
-        })
-    };
-    let (re, im) = (framed(re)?, im.map(framed).transpose()?);
-    let onesided = call.flag("onesided", true) && im.is_none();
-    let rows = if onesided { length / 2 + 1 } else { length };
-    let [re, im] = transform(call, (re, im), rows, length, false)?;
-    one(ops.cast(ops.stack([re, im], -1)?, device_type(element)?)?, element)
+    let x = call.x_as(0, DType::F32)?;
+    let (x, input) = if shape.rank() == 2 { (x, FourierInput::Real) } else { signal(call, x)? };
+    let window = if call.has(2) { Some(call.x_as(2, DType::F32)?.into()) } else { None };
+    let onesided = call.flag("onesided", true) && input == FourierInput::Real;
+    let output = if onesided { FourierOutput::Half } else { FourierOutput::Complex };
+    let spectra = ops.framed("STFT", x, window, [length, step], (input, output))?;
+    one(ops.cast(spectra, device_type(element)?)?, element)
 }
