@@ -224,7 +224,8 @@ mod clips {
     #[test]
     fn broken_files_are_errors() {
         let file = wav(16_000, 1, &[1, 2, 3]);
-        let whole = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/examples/spectrogram.ogg")).expect("a file");
+        let whole = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/examples/spectrogram.ogg"))
+            .expect("a file");
         let cut = [&b"OggS"[..], &[7; 500]].concat();
         for bytes in [&b""[..], b"RIFF", b"OggS", &file[..30], &file[..file.len() - 1], &cut, &whole[..100], b"ID3"] {
             let result = SoundClip::from_bytes(Path::new("broken"), bytes);

@@ -111,7 +111,8 @@ pub fn colour(x: f32) -> [u8; 4] {
         [0.99, 0.99, 0.75],
     ];
     let at = x.clamp(0.0, 1.0) * (STOPS.len() - 1) as f32;
-    let (i, t) = ((at as usize).min(STOPS.len() - 2), at.fract() + if at as usize == STOPS.len() - 1 { 1.0 } else { 0.0 });
+    let (i, t) =
+        ((at as usize).min(STOPS.len() - 2), at.fract() + if at as usize == STOPS.len() - 1 { 1.0 } else { 0.0 });
     let [r, g, b] = core::array::from_fn(|c| ((STOPS[i][c] * (1.0 - t) + STOPS[i + 1][c] * t) * 255.0) as u8);
     [r, g, b, 255]
 }

@@ -98,7 +98,8 @@ fn spawn_scene(
     let frame_mesh = meshes.add(Rectangle::new(WALL.x + 0.14, WALL.y + 0.14));
     let behind = Transform::from_translation(WALL_AT - Vec3::Z * 0.05);
     commands.spawn((Mesh3d(frame_mesh), MeshMaterial3d(frame), behind));
-    let ground = materials.add(StandardMaterial { base_color: Color::srgb(0.011, 0.012, 0.022), unlit: true, ..default() });
+    let ground =
+        materials.add(StandardMaterial { base_color: Color::srgb(0.011, 0.012, 0.022), unlit: true, ..default() });
     let plane = meshes.add(Plane3d::default().mesh().size(120.0, 60.0));
     commands.spawn((Mesh3d(plane), MeshMaterial3d(ground), Transform::from_xyz(0.0, -0.01, 0.0)));
     let mesh = meshes.add(Mesh::new(PrimitiveTopology::TriangleList, RenderAssetUsages::default()));
@@ -111,9 +112,11 @@ fn spawn_scene(
 }
 
 fn spawn_texts(commands: &mut Commands) {
-    let text = |text: &str, size: f32, colour: Color| (Text::new(text), TextFont::from_font_size(size), TextColor(colour));
+    let text =
+        |text: &str, size: f32, colour: Color| (Text::new(text), TextFont::from_font_size(size), TextColor(colour));
     let (bright, dim) = (Color::srgb(0.93, 0.9, 0.96), Color::srgb(0.58, 0.55, 0.66));
-    let at = |left: f32, top: f32| Node { position_type: PositionType::Absolute, left: px(left), top: px(top), ..default() };
+    let at =
+        |left: f32, top: f32| Node { position_type: PositionType::Absolute, left: px(left), top: px(top), ..default() };
     commands.spawn((text("Mel spectrogram, made on the device", 24.0, bright), at(28.0, 18.0)));
     commands.spawn((Status, text("", 15.0, dim), at(28.0, 50.0)));
     let right = Node { position_type: PositionType::Absolute, right: px(28.0), top: px(22.0), ..default() };

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bevy::asset::io::Reader;
-use bevy::asset::{AssetLoader, AsyncReadExt, LoadContext};
+use bevy::asset::{AssetLoader, LoadContext};
 use bevy::prelude::*;
 
 use crate::error::AudioError;
@@ -89,7 +89,10 @@ fn wav(bytes: &[u8]) -> Result<Decoded, hound::Error> {
         hound::SampleFormat::Float => reader.samples::<f32>().collect::<Result<Vec<f32>, _>>()?,
         hound::SampleFormat::Int => {
             let scale = 1.0 / (1u64 << (u32::from(spec.bits_per_sample).max(1) - 1)) as f32;
-            reader.samples::<i32>().map(|sample| sample.map(|sample| sample as f32 * scale)).collect::<Result<_, _>>()?
+            reader
+                .samples::<i32>()
+                .map(|sample| sample.map(|sample| sample as f32 * scale))
+                .collect::<Result<_, _>>()?
         }
     };
     Ok((spec.sample_rate, usize::from(spec.channels), samples))

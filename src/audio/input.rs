@@ -202,8 +202,9 @@ impl AudioInput {
     ) -> Result<Option<TensorValue<'a>>, AudioError> {
         let argument = |reason: String| OpError::Argument { op: "frames", reason };
         if hop == 0 || frame == 0 || frame > self.capacity {
-            let reason =
-                format!("frames of {frame} samples every {hop}; both must be at least 1, and a frame fit into the ring");
+            let reason = format!(
+                "frames of {frame} samples every {hop}; both must be at least 1, and a frame fit into the ring"
+            );
             return Err(argument(reason).into());
         }
         let Some(rest) = self.waiting().checked_sub(frame) else { return Ok(None) };

@@ -14,9 +14,9 @@ mod input;
 mod microphone;
 
 #[cfg(feature = "audio")]
-pub(crate) use clip::SoundLoader;
-#[cfg(feature = "audio")]
 pub use clip::SoundClip;
+#[cfg(feature = "audio")]
+pub(crate) use clip::SoundLoader;
 pub use input::{AudioFigures, AudioInput, AudioOverflow};
 #[cfg(feature = "microphone")]
 pub use microphone::Microphone;

@@ -147,7 +147,7 @@ fn sums(case: &Case, output: &Host) -> Option<Bound> {
             Bound::ulps(2.0 + reduced.sqrt())
         }
         "ReduceLogSum" | "ReduceLogSumExp" => Bound::units(2.0 + reduced.sqrt(), 1.0, output),
-        "CumSum" => Bound::sum(shape(0).iter().copied().max().unwrap_or(1) as f64, largest(0), output),
+        "DFT" | "CumSum" => Bound::sum(shape(0).iter().copied().max().unwrap_or(1) as f64, largest(0), output),
         "Sum" | "Mean" => {
             let all = (0..case.inputs.len()).map(largest).fold(0.0, f64::max);
             Bound::sum(case.inputs.len() as f64, all, output)
