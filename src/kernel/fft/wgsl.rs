@@ -20,12 +20,12 @@ fn lanes(caps: &Caps) -> u32 {
 pub(super) fn forms(kernel: &FftKernel, caps: &Caps) -> Variants {
     let (n, _) = kernel.points();
     let room = caps.invocations >= lanes(caps) && caps.workgroup_memory as usize >= 2 * WHOLE * 8;
-    match n {
-        _ if !room => Variants::from_slice(&[Variant::Sums]),
-        ..=FEW => Variants::from_slice(&[Variant::Sums, Variant::Stockham]),
-        ..=SUMS => Variants::from_slice(&[Variant::Stockham, Variant::Sums]),
-        _ => Variants::from_slice(&[Variant::Stockham]),
-    }
+    Variants::from_slice(match n {
+        _ if !room => &[Variant::Sums],
+        _ if n <= FEW => &[Variant::Sums, Variant::Stockham],
+        _ if n <= SUMS => &[Variant::Stockham, Variant::Sums],
+        _ => &[Variant::Stockham],
+    })
 }
 
 pub(super) fn lower(step: &Step, kernel: &FftKernel, variant: Variant, caps: &Caps) -> Launch {
