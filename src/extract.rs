@@ -4,6 +4,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
+use bevy::ecs::system::SystemParam;
 use bevy::prelude::*;
 use bevy::render::MainWorld;
 use bevy::render::render_asset::RenderAssets;
@@ -11,12 +12,14 @@ use bevy::render::texture::GpuImage;
 
 use crate::cpu::CpuExecutor;
 use crate::error::TensorFault;
+use crate::figures::{Count, TensorDiagnostics};
 use crate::gpu::{Frame, FrameWork, GpuExecutor, GpuSettings, ImageJob};
 use crate::ir::Backend;
-use crate::mailbox::{ImageCopy, Letter, MemoryRequest, Outbox, SyncDirection};
+use crate::mailbox::{Held, ImageCopy, Letter, MemoryRequest, Outbox, Released, Rules, SyncDirection};
 use crate::memory::{MemoryNews, MemorySettings, NewsSender};
 use crate::pipelines::TensorPipelines;
-use crate::record::{Batch, FrameRecordings, move_storage};
+use crate::record::{Batch, FrameRecordings, Recording, move_storage};
+use crate::schedule::{BacklogSettings, Owner, TensorBacklog, TensorBacklogs};
 use crate::support::{ModelBackend, TensorSupport};
 use crate::tensor::{ModelTensors, Storage, Tensor};
 
@@ -44,7 +47,7 @@ impl Extracted {
         for letter in letters {
             match letter {
                 Letter::Work(part) => self.frame.work.push(FrameWork::Part(part)),
-                Letter::Memory(request) => self.frame.work.push(FrameWork::Request(request)),
+                Letter::Memory(request) => self.frame.add_request(request),
                 Letter::Image(copy) => copies.push(copy),
                 Letter::Pipelines(request) => self.frame.pipelines.push(request),
             }
@@ -54,55 +57,106 @@ impl Extracted {
     }
 }
 
-/// Sends the recordings of the frame to the backends: CPU work at once, GPU work with the next extraction.
-pub(crate) fn hand_over_recordings(
-    mut frame: ResMut<FrameRecordings>,
-    mut outbox: ResMut<Outbox>,
-    pipelines: Res<TensorPipelines>,
-    support: Option<Res<TensorSupport>>,
-    cpu: Res<CpuExecutor>,
-) {
-    let mut cpu_parts = Vec::new();
-    let letters = outbox.take();
-    for recording in frame.0.drain(..) {
-        let open = [(Backend::Gpu, recording.gpu), (Backend::Cpu, recording.cpu)];
-        for (backend, part) in recording.sealed.into_iter().chain(open) {
-            match backend {
-                _ if part.graph.nodes.is_empty() => {}
-                Backend::Gpu => outbox.post(part),
-                Backend::Cpu => cpu_parts.push(part),
+/// The way of recorded work to the backends.
+#[derive(SystemParam)]
+pub(crate) struct Gate<'w, 's> {
+    held: ResMut<'w, Held>,
+    outbox: ResMut<'w, Outbox>,
+    cpu: Res<'w, CpuExecutor>,
+    backlogs: Res<'w, TensorBacklogs>,
+    settings: Res<'w, BacklogSettings>,
+    policies: Query<'w, 's, &'static TensorBacklog>,
+    time: Option<Res<'w, Time<Real>>>,
+    diagnostics: Res<'w, TensorDiagnostics>,
+}
+
+impl Gate<'_, '_> {
+    /// Lets the recordings of the frame and the memory requests through, as far as the backends may take them. CPU work
+    /// is sent at once, GPU work with the next extraction.
+    fn let_through(&mut self, recordings: Vec<Recording>, requests: Vec<MemoryRequest>) {
+        let (settings, policies) = (*self.settings, &self.policies);
+        let policy =
+            |owner: Owner| owner.and_then(|model| policies.get(model).ok()).copied().unwrap_or(settings.policy);
+        let now = self.time.as_ref().map_or(Duration::ZERO, |time| time.elapsed());
+        let rules = Rules { backlogs: &self.backlogs, limit: settings.in_flight, policy, now };
+        let mut released = Vec::new();
+        self.held.begin_frame();
+        for recording in recordings {
+            self.held.add(recording, &rules, &mut released);
+        }
+        let replaced = self.held.proceed(&rules, &mut released);
+        for request in requests {
+            self.held.add_request(request, &mut released);
+        }
+        self.backlogs.update(&self.held.waiting(now), settings.in_flight, policy);
+        self.count(now, replaced);
+        self.deliver(released);
+    }
+
+    fn count(&self, now: Duration, replaced: u64) {
+        let counters = self.diagnostics.counters();
+        let (waiting, age) = self.held.oldest(now);
+        counters.recordings_waiting_now.put(waiting as u64);
+        counters.oldest_waiting_nanos_now.put(age.as_nanos() as u64);
+        counters.recordings_in_flight_now.put(self.backlogs.in_flight() as u64);
+        counters.recordings_replaced.add(replaced);
+        counters.ops_refused.add(self.backlogs.take_refused());
+    }
+
+    fn deliver(&mut self, released: Vec<Released>) {
+        let mut cpu_parts = Vec::new();
+        for work in released {
+            match work {
+                Released::Part(Backend::Gpu, part) => self.outbox.post(part),
+                Released::Part(Backend::Cpu, part) => cpu_parts.push(part),
+                Released::Memory(request) => self.outbox.post(request),
             }
         }
-        recording.asides.into_iter().for_each(|aside| pipelines.accept(aside));
+        Batch::split(cpu_parts).into_iter().for_each(|batch| self.cpu.send(batch));
     }
-    Batch::split(cpu_parts).into_iter().for_each(|batch| cpu.send(batch));
+}
+
+/// Sends the recordings of the frame to the backends.
+pub(crate) fn hand_over_recordings(
+    mut frame: ResMut<FrameRecordings>,
+    pipelines: Res<TensorPipelines>,
+    support: Option<Res<TensorSupport>>,
+    mut gate: Gate,
+) {
+    let letters = gate.outbox.take();
+    let (mut others, mut requests) = (Vec::new(), Vec::new());
     let device = support.is_some_and(|support| support.adapter.is_some());
     for letter in letters {
         match letter {
             Letter::Memory(MemoryRequest::Synchronize(storage, SyncDirection::ToDevice))
                 if storage.decided_home() == Some(Backend::Cpu) =>
             {
-                cpu.take_in(storage);
+                gate.cpu.take_in(storage);
             }
             // Without a device there is no device memory.
             Letter::Memory(_) | Letter::Image(_) if !device => {}
-            letter => outbox.post(letter),
+            Letter::Memory(request) => requests.push(request),
+            letter => others.push(letter),
         }
     }
-    pipelines.take_requests().into_iter().for_each(|request| outbox.post(request));
+    let mut recordings = core::mem::take(&mut frame.0);
+    for recording in &mut recordings {
+        recording.asides.drain(..).for_each(|aside| pipelines.accept(aside));
+    }
+    gate.let_through(recordings, requests);
+    others.into_iter().for_each(|letter| gate.outbox.post(letter));
+    pipelines.take_requests().into_iter().for_each(|request| gate.outbox.post(request));
 }
 
 /// Moves the tensors of models whose [`ModelBackend`] was changed or removed. Work recorded in this frame still uses
 /// them on the old backend. Later work waits for their content on the new backend.
-#[expect(clippy::too_many_arguments, reason = "a system's parameters")]
 pub(crate) fn move_models(
     changed: Query<(Entity, &ModelBackend), Changed<ModelBackend>>,
     mut removed: RemovedComponents<ModelBackend>,
     models: Query<&ModelTensors>,
     tensors: Query<&Tensor>,
     support: Option<Res<TensorSupport>>,
-    mut outbox: ResMut<Outbox>,
-    cpu: Res<CpuExecutor>,
+    mut gate: Gate,
     mut commands: Commands,
 ) {
     let Some(support) = support else { return };
@@ -115,10 +169,10 @@ pub(crate) fn move_models(
         }
         for tensor in models.get(model).into_iter().flat_map(|tensors| tensors.iter()) {
             let storage = tensors.get(tensor).ok().map(Tensor::storage);
-            match storage.and_then(|storage| move_storage(storage, wish)) {
-                Some((Backend::Gpu, part)) => outbox.post(part),
-                Some((Backend::Cpu, part)) => cpu.send(Batch::new([part])),
-                None => {}
+            if let Some((backend, part)) = storage.and_then(|storage| move_storage(storage, wish)) {
+                let mut released = Vec::new();
+                gate.held.add_move(backend, part, &mut released);
+                gate.deliver(released);
             }
         }
     }

@@ -43,6 +43,7 @@ mod plugin;
 pub mod readback;
 mod record;
 pub mod reports;
+pub mod schedule;
 pub mod support;
 pub mod tensor;
 
@@ -90,6 +91,7 @@ pub mod prelude {
     pub use crate::pipelines::{TensorPipelines, WarmUpStatus, warmed_up};
     pub use crate::readback::{TensorReady, TensorReceiver};
     pub use crate::reports::TensorMonitor;
+    pub use crate::schedule::{BacklogSettings, TensorBacklog, TensorBacklogs, has_room};
     pub use crate::support::{AnywherePlugins, Backend, BackendChoice, ModelBackend, TensorSupport};
     pub use crate::tensor::{
         DType, Shape, Tensor, TensorData, TensorModel, TensorModels, TensorOf, TensorSpawnExt, Truth,
@@ -118,6 +120,8 @@ mod pages {
     struct Onnx;
     #[doc = include_str!("../docs/performance.md")]
     struct Performance;
+    #[doc = include_str!("../docs/scheduling.md")]
+    struct Scheduling;
     #[doc = include_str!("../docs/sound.md")]
     struct Sound;
 }

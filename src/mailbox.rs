@@ -1,5 +1,7 @@
 //! The mailbox from the main world to the device. It is emptied once per frame, in order.
 
+mod held;
+
 use std::sync::Arc;
 
 use bevy::asset::AssetId;
@@ -11,6 +13,8 @@ use crate::ir::Layout;
 use crate::kernel::{Access, LoopBound};
 use crate::record::{Part, TuneSettings, WarmUpId};
 use crate::tensor::{Storage, Tensor};
+
+pub(crate) use held::{Held, Released, Rules};
 
 /// The mailbox in the main world.
 #[derive(Resource, Debug, Default)]
@@ -57,6 +61,18 @@ pub(crate) enum MemoryRequest {
     Optimize,
     /// Frees every idle buffer.
     Trim,
+}
+
+impl MemoryRequest {
+    /// Whether the two ask for the same.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Synchronize(a, way), Self::Synchronize(b, other_way)) => Arc::ptr_eq(a, b) && way == other_way,
+            (Self::Evict(a), Self::Evict(b)) => Arc::ptr_eq(a, b),
+            (Self::Optimize, Self::Optimize) | (Self::Trim, Self::Trim) => true,
+            _ => false,
+        }
+    }
 }
 
 /// The copy direction of [`TensorMemory::synchronize`](crate::memory::TensorMemory::synchronize).

@@ -19,11 +19,12 @@ use crate::formats::{
 use crate::gpu::{GpuSettings, create_executor};
 use crate::ir::Backend;
 use crate::kernel::custom::{TensorKernels, reload_kernels};
-use crate::mailbox::Outbox;
+use crate::mailbox::{Held, Outbox};
 use crate::memory::{MemorySettings, NewsReceiver, NewsSender, trigger_news};
 use crate::pipelines::{TensorPipelines, WarmUpStatus, trigger_warm_ups};
 use crate::readback::{NotificationChannel, trigger_ready};
 use crate::record::{FrameRecordings, TuneSettings};
+use crate::schedule::{BacklogSettings, TensorBacklog, TensorBacklogs};
 use crate::support::{AdapterFacts, BackendChoice, TensorSupport};
 
 /// Adds tensors, ops on them, and readback of the results to the app.
@@ -45,6 +46,8 @@ pub struct TensorComputePlugin {
     /// `RenderErrorPolicy::Recover`. Apps that recover should choose a duration longer than the recovery takes.
     /// [`TensorLost`](crate::memory::TensorLost) lists which tensors cannot be moved.
     pub cpu_fallback: Option<Duration>,
+    /// Initial value of the [`BacklogSettings`] resource: how far recording may run ahead.
+    pub backlog: BacklogSettings,
     /// Measure the time of every launch. See [`TensorDiagnostics::set_timings`].
     pub timings: bool,
     /// Start in debug mode: log plans, add debug groups to launches, and report the op that first produced a NaN or an
@@ -111,6 +114,11 @@ impl Plugin for TensorComputePlugin {
         app.add_plugins((crate::tensor::plugin, crate::memory::plugin, crate::image::plugin))
             .init_resource::<FrameRecordings>()
             .init_resource::<Outbox>()
+            .init_resource::<Held>()
+            .init_resource::<TensorBacklogs>()
+            .insert_resource(self.backlog)
+            .register_type::<TensorBacklog>()
+            .register_type::<BacklogSettings>()
             .init_resource::<FileChannel>()
             .init_resource::<TensorKernels>()
             .add_message::<AssetEvent<Shader>>()

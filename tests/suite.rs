@@ -4,6 +4,7 @@ mod common;
 
 mod architecture;
 mod audio_stream;
+mod backpressure;
 mod big_tensors;
 mod budget;
 mod crossing;

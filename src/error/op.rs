@@ -39,6 +39,10 @@ fn list(facts: Vec<String>) -> String {
     }
 }
 
+fn owner(model: Option<Entity>) -> String {
+    model.map_or_else(|| "work without a model".to_owned(), |model| format!("model {model}"))
+}
+
 /// An error of recording an op. Nothing was recorded for the op and nothing reached a device.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
@@ -80,6 +84,19 @@ pub enum OpError {
         op: &'static str,
         /// The model.
         model: Entity,
+    },
+    /// The model has as many unfinished recordings as its [`TensorBacklog`](crate::schedule::TensorBacklog) allows. Record
+    /// again in a later frame.
+    #[error("{op}: {} is busy: {in_flight} recordings are in flight and {waiting} wait", owner(*model))]
+    Busy {
+        /// The op.
+        op: &'static str,
+        /// The model. `None` for tensors without a model.
+        model: Option<Entity>,
+        /// Frames whose recordings a backend has not finished.
+        in_flight: usize,
+        /// Frames whose recordings wait.
+        waiting: usize,
     },
     /// The tensor has the same name as another tensor of its model, so the name is ambiguous.
     #[error("{op}: model {model} has two tensors named \"{name}\"")]

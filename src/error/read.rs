@@ -14,6 +14,10 @@ pub enum ReadError {
     /// The device was lost.
     #[error("the device was lost before the values arrived")]
     DeviceLost,
+    /// A newer recording replaced the work before it began. See
+    /// [`TensorBacklog::Latest`](crate::schedule::TensorBacklog::Latest).
+    #[error("a newer recording replaced the work that computes the values")]
+    Replaced,
     /// The app ended before the values arrived, or the answer was already taken.
     #[error("the app ended before the values arrived, or they were already taken")]
     Disabled,

@@ -49,6 +49,17 @@ figures! {
     batches_run,
     /// Batches that wait for pipelines or memory.
     batches_waiting_now,
+    /// Recordings that wait in the main world because a backend has enough of their model. Recordings of one frame and
+    /// the same models count as one.
+    recordings_waiting_now,
+    /// Recordings that a backend has taken and not finished. Recordings of a model in one frame count as one.
+    recordings_in_flight_now,
+    /// Nanoseconds that the oldest waiting recording has waited.
+    oldest_waiting_nanos_now,
+    /// Waiting recordings that newer ones replaced.
+    recordings_replaced,
+    /// Ops that returned an error because their model was busy.
+    ops_refused,
     /// Nanoseconds that the render world spent on planning, binding, encoding and submitting.
     encode_nanos,
     /// Kernel launches on the device.

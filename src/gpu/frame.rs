@@ -62,6 +62,18 @@ pub(crate) enum FrameWork {
 }
 
 impl Frame {
+    /// Adds a memory request, unless it has been made since the last recording. The renderer may stand still while the app
+    /// asks every frame.
+    pub(crate) fn add_request(&mut self, request: MemoryRequest) {
+        let requests = self.work.iter().rev().map_while(|work| match work {
+            FrameWork::Request(request) => Some(request),
+            FrameWork::Part(_) => None,
+        });
+        if !requests.into_iter().any(|earlier| earlier.is(&request)) {
+            self.work.push(FrameWork::Request(request));
+        }
+    }
+
     /// Takes the recordings. Memory requests are dropped.
     pub(crate) fn take_parts(&mut self) -> Vec<Part> {
         let work = core::mem::take(&mut self.work).into_iter();

@@ -26,6 +26,7 @@ mod device;
 mod encode;
 mod executor;
 mod faults;
+mod flying;
 mod frame;
 mod housekeeping;
 mod image_copies;

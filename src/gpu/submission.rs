@@ -8,6 +8,7 @@ use super::buffers::{DeviceBuffer, Purpose};
 use super::device::{ErrorScope, Gpu};
 use super::encode::encode;
 use super::faults::watch_faults;
+use super::flying::Flying;
 use super::program::{Program, fault_stride};
 use super::readbacks::{Flight, Readbacks};
 use super::timing::{Stamps, Timer};
@@ -31,6 +32,7 @@ pub(super) struct Submitter {
     shared: TensorPipelines,
     /// Number of frames so far.
     frame: u64,
+    flying: Flying,
 }
 
 /// The buffers that a batch runs on.
@@ -62,12 +64,22 @@ impl Submitter {
         faults: Sender<TensorFault>,
     ) -> Self {
         let timer = Timer::new(&gpu, diagnostics.clone());
-        Self { gpu, timer, readbacks: Readbacks::default(), faults, diagnostics, shared, frame: 0 }
+        Self {
+            gpu,
+            timer,
+            readbacks: Readbacks::default(),
+            faults,
+            diagnostics,
+            shared,
+            frame: 0,
+            flying: Flying::default(),
+        }
     }
 
     /// Starts a frame: takes in what has arrived from earlier frames.
     pub(super) fn begin_frame(&mut self) {
         self.readbacks.collect();
+        self.flying.collect();
         self.frame += 1;
         self.timer.collect();
     }
@@ -75,6 +87,7 @@ impl Submitter {
     /// Answers the readbacks in flight with [`ReadError::DeviceLost`].
     pub(super) fn fail_readbacks(&mut self) {
         self.readbacks.fail(&self.gpu);
+        self.flying = Flying::default();
     }
 
     /// Runs a batch. Its program must be ready, and its storages must be on the device.
@@ -153,6 +166,7 @@ impl Submitter {
         self.gpu.queue.submit([encoder.finish()]);
         self.gpu.counters.submits.add(1);
         self.gpu.counters.batches_run.add(1);
+        self.flying.add(&self.gpu, core::mem::take(&mut batch.tickets));
         if let Some(error) = scope.pop() {
             let error = RunError::Device(error.to_string());
             values.into_iter().for_each(|flight| flight.request.fail(ReadError::Failed(error.clone())));

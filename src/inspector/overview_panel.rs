@@ -123,13 +123,21 @@ fn budget(ui: &mut egui::Ui, snapshot: &InspectorSnapshot) {
     });
 }
 
-fn work(snapshot: &InspectorSnapshot) -> [(&'static str, String); 5] {
+fn work(snapshot: &InspectorSnapshot) -> [(&'static str, String); 6] {
     let figures = &snapshot.figures;
     [
         ("batches", format::count(figures.batches_run)),
         ("launches", format::count(figures.dispatches + figures.cpu_steps)),
         ("passes / submissions", format!("{} / {}", format::count(figures.passes), format::count(figures.submits))),
         ("readbacks", format!("{} ({} pending)", format::count(figures.readbacks), figures.readbacks_now)),
+        ("backlog", {
+            let (flying, waiting) = (figures.recordings_in_flight_now, figures.recordings_waiting_now);
+            let age = format::time(core::time::Duration::from_nanos(figures.oldest_waiting_nanos_now));
+            match waiting {
+                0 => format!("{flying} in flight"),
+                _ => format!("{flying} in flight, {waiting} waiting for up to {age}"),
+            }
+        }),
         ("on the host", {
             let (tensors, copies) = (format::bytes(figures.host_bytes), format::bytes(figures.host_copy_bytes));
             format!("{tensors} CPU tensors, {copies} copies")

@@ -8,6 +8,7 @@ use bevy::platform::collections::HashMap;
 use super::Part;
 use crate::ir::{PartStructure, Structure};
 use crate::readback::ReadRequest;
+use crate::schedule::Ticket;
 use crate::tensor::Storage;
 
 /// Recordings that run together, in order, with everything they refer to.
@@ -20,6 +21,8 @@ pub(crate) struct Batch {
     pub requests: Vec<ReadRequest>,
     /// Storages whose content arrives from the other backend, and the number of moves that have to be done.
     awaited: Vec<(Arc<Storage>, u64)>,
+    /// Count the recordings as in flight until the work has finished.
+    pub tickets: Vec<Arc<Ticket>>,
 }
 
 impl Batch {
@@ -28,6 +31,7 @@ impl Batch {
         let mut number: HashMap<u64, u32> = HashMap::default();
         for part in parts {
             let awaited = part.slots.iter().zip(&part.moves).filter(|(storage, moves)| !storage.has_moved(**moves));
+            batch.tickets.extend(part.ticket);
             batch.awaited.extend(awaited.map(|(storage, moves)| (storage.clone(), *moves)));
             let slots = part
                 .slots
@@ -54,13 +58,13 @@ impl Batch {
         batch
     }
 
-    /// As few batches as there can be: one, unless work has to wait for content that earlier work sends to the other
-    /// backend.
+    /// As few batches as there can be: one for each frame, unless work has to wait for content that earlier work sends
+    /// to the other backend. Frames stay apart, so that their plans are the same however many wait.
     pub(crate) fn split(parts: impl IntoIterator<Item = Part>) -> Vec<Self> {
         let mut groups: Vec<Vec<Part>> = Vec::new();
         for part in parts {
             match groups.last_mut() {
-                Some(group) if !part.awaits_content() => group.push(part),
+                Some(group) if !part.awaits_content() && group[0].frame == part.frame => group.push(part),
                 _ => groups.push(vec![part]),
             }
         }

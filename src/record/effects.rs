@@ -195,8 +195,7 @@ impl TensorCommands<'_, '_> {
 impl Recorder<'_> {
     /// Looks up a tensor to write.
     fn target(&mut self, op: &'static str, entity: Entity) -> OpResult<Target> {
-        let ops = self.ops;
-        let (tensor, backend) = ops.tensor(op, entity)?;
+        let (tensor, backend) = self.tensor(op, entity)?;
         let (layout, dtype) = (tensor.layout().clone(), tensor.dtype());
         let slot = self.begin(backend, op).slot(tensor.storage());
         let target = Target { entity, backend, slot, layout, dtype };

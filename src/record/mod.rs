@@ -75,6 +75,7 @@ use crate::error::{OpError, OpResult, OperandInfo};
 use crate::ir::{Backend, DType, NodeId, Shape, scalar_bits};
 use crate::kernel::host::has_memory_for;
 use crate::readback::{NotificationChannel, ReadRequest};
+use crate::schedule::{Backlog, TensorBacklogs};
 use crate::support::{ModelBackend, TensorSupport};
 use crate::tensor::{Tensor, TensorNames, TensorOf, resolve_axis};
 
@@ -108,6 +109,7 @@ pub struct TensorCommands<'w, 's> {
     names: Res<'w, TensorNames>,
     support: Res<'w, TensorSupport>,
     notifications: Res<'w, NotificationChannel>,
+    backlogs: Res<'w, TensorBacklogs>,
     recording: Deferred<'s, RecordingBuffer>,
 }
 
@@ -166,14 +168,19 @@ impl<'w, 's> TensorCommands<'w, 's> {
         self.wish(Some(&TensorOf(model)))
     }
 
-    /// The tensor of an entity, and the backend it lives on (decided here if it is new).
-    fn tensor(&self, op: &'static str, entity: Entity) -> OpResult<(&Tensor, Backend)> {
+    /// The tensor of an entity, the backend it lives on (decided here if it is new), and its model.
+    fn tensor(&self, op: &'static str, entity: Entity) -> OpResult<(&Tensor, Backend, Option<Entity>)> {
         let (tensor, of) = self.lookup(op, entity)?;
         let wish = self.wish(of);
         if let Some(of) = of {
             tensor.storage().set_model(of.0);
         }
-        Ok((tensor, tensor.storage().home(wish)))
+        Ok((tensor, tensor.storage().home(wish), of.map(|of| of.0)))
+    }
+
+    /// The unfinished recordings of a model. Ops that use its tensors return [`OpError::Busy`] while `busy` is set.
+    pub fn backlog(&self, model: Entity) -> Backlog {
+        self.backlogs.of(Some(model))
     }
 
     /// A tensor as errors name it.
@@ -234,8 +241,7 @@ impl<'a> Recorder<'a> {
     fn any_arg(&mut self, op: &'static str, operand: TensorOperand<'_>) -> OpResult<Arg> {
         match operand {
             TensorOperand::Tensor(entity) => {
-                let ops = self.ops;
-                let (tensor, backend) = ops.tensor(op, entity)?;
+                let (tensor, backend) = self.tensor(op, entity)?;
                 let node = self.begin(backend, op).load(tensor.storage(), tensor.layout().clone());
                 Ok(Arg { node, backend, entity: Some(entity), number: None })
             }
@@ -261,6 +267,21 @@ impl<'a> Recorder<'a> {
                 Ok(value)
             }
         }
+    }
+
+    /// Looks up a tensor and counts the recording for its model. Fails if the model is busy.
+    fn tensor(&mut self, op: &'static str, entity: Entity) -> OpResult<(&'a Tensor, Backend)> {
+        let ops = self.ops;
+        let (tensor, backend, model) = ops.tensor(op, entity)?;
+        // A recording that uses the model already goes on: half of it would be of no use.
+        if !self.recording.is_aside && !self.recording.owners.contains(&model) {
+            if let Some(Backlog { in_flight, waiting, .. }) = ops.backlogs.busy(model) {
+                ops.backlogs.refused();
+                return Err(OpError::Busy { op, model, in_flight, waiting });
+            }
+            self.recording.add_owner(model);
+        }
+        Ok((tensor, backend))
     }
 
     /// The part of the recording for a backend, with the current op noted in it.

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::aside::Aside;
 use crate::ir::{Backend, BinaryOp, DType, Graph, Layout, Node, NodeId, Op, Shape, UnaryOp, View, scalar_bits};
 use crate::readback::ReadRequest;
+use crate::schedule::{Owner, Owners, Ticket};
 use crate::tensor::{Storage, pack};
 
 /// What one system recorded in one run, split by backend.
@@ -29,6 +30,8 @@ pub(crate) struct Recording {
     pub asides: Vec<Aside>,
     /// What reports call the ops that are recorded now, if not by their own names.
     pub label: Option<&'static str>,
+    /// The models whose tensors it uses.
+    pub owners: Owners,
 }
 
 impl Default for Recording {
@@ -43,6 +46,7 @@ impl Default for Recording {
             is_aside: false,
             asides: Vec::new(),
             label: None,
+            owners: Owners::new(),
         }
     }
 }
@@ -59,6 +63,13 @@ impl Recording {
         match backend {
             Backend::Gpu => &self.gpu,
             Backend::Cpu => &self.cpu,
+        }
+    }
+
+    /// Counts the recording for a model.
+    pub(crate) fn add_owner(&mut self, owner: Owner) {
+        if let Err(at) = self.owners.binary_search(&owner) {
+            self.owners.insert(at, owner);
         }
     }
 
@@ -99,6 +110,10 @@ pub(crate) struct Part {
     /// The public op being recorded, and where it was called.
     pub name: &'static str,
     pub site: &'static Location<'static>,
+    /// The frame that it was recorded in. Only parts of one frame run together.
+    pub frame: u64,
+    /// Counts it as in flight, once a backend has it.
+    pub ticket: Option<Arc<Ticket>>,
 }
 
 impl Default for Part {
@@ -114,6 +129,8 @@ impl Default for Part {
             too_large: None,
             name: "generate",
             site: Location::caller(),
+            frame: 0,
+            ticket: None,
         }
     }
 }

@@ -45,6 +45,10 @@ pub const PIPELINES: DiagnosticPath = DiagnosticPath::const_new("tensor/pipeline
 pub const PIPELINES_COMPILING: DiagnosticPath = DiagnosticPath::const_new("tensor/pipelines_compiling");
 /// Batches that wait for pipelines or memory.
 pub const BATCHES_WAITING: DiagnosticPath = DiagnosticPath::const_new("tensor/batches_waiting");
+/// Recordings that wait in the main world because a backend has enough of their model.
+pub const RECORDINGS_WAITING: DiagnosticPath = DiagnosticPath::const_new("tensor/recordings_waiting");
+/// Milliseconds that the oldest waiting recording has waited.
+pub const OLDEST_WAITING_MS: DiagnosticPath = DiagnosticPath::const_new("tensor/oldest_waiting_ms");
 /// Readbacks that are pending.
 pub const READBACKS: DiagnosticPath = DiagnosticPath::const_new("tensor/readbacks");
 /// Tensors that were evicted from the device in the last frame.
@@ -54,7 +58,7 @@ pub const EVICTIONS: DiagnosticPath = DiagnosticPath::const_new("tensor/eviction
 type Figure = (DiagnosticPath, &'static str, fn(&TensorFigures, &TensorFigures) -> f64);
 
 /// Diagnostics that are computed from the figures of the current and the previous frame.
-const FIGURES: [Figure; 12] = [
+const FIGURES: [Figure; 14] = [
     (DEVICE_BYTES, " B", |now, _| now.total_device_bytes as f64),
     (TENSOR_BYTES, " B", |now, _| now.device_bytes as f64),
     (HOST_COPY_BYTES, " B", |now, _| now.host_copy_bytes as f64),
@@ -65,6 +69,8 @@ const FIGURES: [Figure; 12] = [
     (PIPELINES, "", |now, _| now.pipelines_built as f64),
     (PIPELINES_COMPILING, "", |now, _| now.pipelines_compiling_now as f64),
     (BATCHES_WAITING, "", |now, _| now.batches_waiting_now as f64),
+    (RECORDINGS_WAITING, "", |now, _| now.recordings_waiting_now as f64),
+    (OLDEST_WAITING_MS, " ms", |now, _| now.oldest_waiting_nanos_now as f64 / 1e6),
     (READBACKS, "", |now, _| now.readbacks_now as f64),
     (EVICTIONS, "", |now, before| (now.evictions - before.evictions) as f64),
 ];

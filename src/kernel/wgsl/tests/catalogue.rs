@@ -307,6 +307,7 @@ impl Bench {
         world.init_resource::<NotificationChannel>();
         world.init_resource::<TensorPipelines>();
         world.init_resource::<FrameRecordings>();
+        world.init_resource::<crate::schedule::TensorBacklogs>();
         world.insert_resource(TensorSupport { backend: Backend::Gpu, reason: String::new(), adapter: None });
         let state = SystemState::new(&mut world);
         Self { world, state }
