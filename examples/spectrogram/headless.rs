@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use bevy::asset::RenderAssetUsages;
 use bevy::prelude::*;
 use bevy::render::render_resource::{Extent3d, TextureDimension, TextureFormat};
+use bevy_tensor_compute::audio::AudioFigures;
 use bevy_tensor_compute::prelude::*;
 
 use super::Options;
-use super::listen::{BANDS, Chunk, ListenPlugin, Picture, Player, RATE, band_hz, brightness, pixels, settings};
+use super::listen::{BANDS, Chunk, ListenPlugin, Picture, Player, RATE, Shown, band_hz, brightness, pixels, settings};
 
 /// Seconds of sound in a row of the table.
 const ROW: f64 = 0.5;
@@ -19,8 +20,9 @@ struct Heard {
     /// The sum of squares and the number of samples since the last row.
     squares: f64,
     count: usize,
-    /// The brightness of the latest frame.
+    /// The brightness of the latest frame, and how many of them have arrived.
     latest: Vec<f32>,
+    answers: usize,
 }
 
 pub fn run(options: Options) -> Result<(), String> {
@@ -40,6 +42,7 @@ pub fn run(options: Options) -> Result<(), String> {
             commands.entity(picture.latest).observe(|ready: On<TensorReady>, mut heard: ResMut<Heard>| {
                 if let Ok(data) = &ready.result {
                     heard.latest = data.to_f32();
+                    heard.answers += 1;
                 }
             });
         })
@@ -56,7 +59,7 @@ pub fn run(options: Options) -> Result<(), String> {
     let begin = Instant::now();
     let mut next = ROW;
     while !app.world().get_resource::<Player>().is_some_and(Player::is_over) {
-        app.update();
+        step(&mut app);
         let Some(player) = app.world().get_resource::<Player>() else { continue };
         if player.samples.is_none() && begin.elapsed() > Duration::from_secs(60) {
             return Err("the sound could not be loaded".to_owned());
@@ -66,8 +69,7 @@ pub fn run(options: Options) -> Result<(), String> {
             next += ROW;
         }
     }
-    let input = app.world_mut().query::<&AudioInput>().iter(app.world()).map(AudioInput::figures).next();
-    let figures = input.unwrap_or_default();
+    let figures = figures(&mut app);
     let backend = app.world().resource::<TensorSupport>().backend;
     println!(
         "{:.1} s of sound in {:.1} s on the {backend}; {} samples written, {} taken, at most {} waiting",
@@ -78,6 +80,26 @@ pub fn run(options: Options) -> Result<(), String> {
         figures.most_waiting,
     );
     save(&mut app, &picture)
+}
+
+fn figures(app: &mut App) -> AudioFigures {
+    let mut inputs = app.world_mut().query_filtered::<&AudioInput, With<Shown>>();
+    inputs.iter(app.world()).map(AudioInput::figures).next().unwrap_or_default()
+}
+
+/// Plays a sixtieth of a second, and waits for its spectrum so that the table shows this moment.
+fn step(app: &mut App) {
+    let (before, answers) = (figures(app).taken, app.world().resource::<Heard>().answers);
+    app.update();
+    if figures(app).taken == before {
+        return;
+    }
+    let end = Instant::now() + Duration::from_secs(10);
+    while app.world().resource::<Heard>().answers == answers && Instant::now() < end {
+        app.world_mut().resource_mut::<Player>().is_paused = true;
+        app.update();
+    }
+    app.world_mut().resource_mut::<Player>().is_paused = false;
 }
 
 fn print_row(app: &mut App, seconds: f64) {

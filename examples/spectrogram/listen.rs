@@ -36,6 +36,8 @@ pub struct Player {
     pub position: usize,
     /// Seconds of each update. `None` plays as time passes.
     pub step: Option<f64>,
+    /// Plays nothing for now.
+    pub is_paused: bool,
     /// Begins again after the end.
     pub repeats: bool,
     behind: f64,
@@ -64,6 +66,10 @@ pub struct Picture {
     pub latest: Entity,
 }
 
+/// The ring of the picture. The voice has another one.
+#[derive(Component)]
+pub struct Shown;
+
 /// The samples that the last update has played.
 #[derive(Resource, Default)]
 pub struct Chunk(pub Vec<f32>);
@@ -83,10 +89,11 @@ fn start(mut commands: Commands, server: Res<AssetServer>, options: Res<Options>
         resampled: None,
         position: 0,
         step: None,
+        is_paused: false,
         repeats: false,
         behind: 0.0,
     });
-    commands.spawn((Name::new("samples"), AudioInput::new(RATE, 1 << 15)?));
+    commands.spawn((Name::new("samples"), Shown, AudioInput::new(RATE, 1 << 15)?));
     let mut tensor = |name: &'static str, tensor: Tensor| commands.spawn((Name::new(name), tensor)).id();
     let palette: Vec<u8> = (0..256).flat_map(|i| colour(i as f32 / 255.0)).collect();
     let picture = Picture {
@@ -121,7 +128,7 @@ pub fn colour(x: f32) -> [u8; 4] {
 fn play(
     mut player: ResMut<Player>,
     clips: Res<Assets<SoundClip>>,
-    mut input: Single<&mut AudioInput>,
+    mut input: Single<&mut AudioInput, With<Shown>>,
     mut chunk: ResMut<Chunk>,
     time: Res<Time>,
     ops: TensorCommands,
@@ -150,7 +157,7 @@ fn play(
             }
         }
     }
-    let Some(samples) = &player.samples else { return Ok(()) };
+    let Some(samples) = player.samples.as_ref().filter(|_| !player.is_paused) else { return Ok(()) };
     player.behind += player.step.unwrap_or(time.delta_secs_f64()) * f64::from(RATE);
     let due = (player.behind as usize).min(MOST).min(input.room());
     player.behind = (player.behind - due as f64).min(MOST as f64);
@@ -165,7 +172,7 @@ fn play(
 }
 
 /// Bands of the frames that are complete, the picture of the latest of them, and the heights of the bars.
-fn analyse(mut input: Single<&mut AudioInput>, picture: Res<Picture>, ops: TensorCommands) -> Result {
+fn analyse(mut input: Single<&mut AudioInput, With<Shown>>, picture: Res<Picture>, ops: TensorCommands) -> Result {
     let Some(samples) = input.frames(&ops, FRAME, HOP)? else { return Ok(()) };
     let new = ops.log_mel(samples, settings(None))?;
     let count = ops.shape(new)?[0].min(COLUMNS);

@@ -14,7 +14,7 @@ use bevy_tensor_compute::image::image_for_tensor;
 use bevy_tensor_compute::prelude::*;
 
 use super::Options;
-use super::listen::{BANDS, COLUMNS, HOP, ListenPlugin, Picture, Player, RATE, band_hz, colour};
+use super::listen::{BANDS, COLUMNS, HOP, ListenPlugin, Picture, Player, RATE, Shown, band_hz, colour};
 
 /// Bars of a row, and rows.
 const BARS: usize = 64;
@@ -184,11 +184,11 @@ fn draw_bars(bars: Res<Bars>, mut meshes: ResMut<Assets<Mesh>>) {
 fn show_status(
     player: Res<Player>,
     support: Res<TensorSupport>,
-    inputs: Query<&AudioInput>,
+    input: Single<&AudioInput, With<Shown>>,
     mut text: Single<&mut Text, With<Status>>,
 ) {
     let total = player.samples.as_ref().map_or(0.0, |samples| samples.len() as f64 / f64::from(RATE));
-    let waiting = inputs.iter().next().map_or(0, |input| input.figures().waiting);
+    let waiting = input.figures().waiting;
     text.0 = format!(
         "{:.1} s of {total:.1} s   ·   {BANDS} bands, one column each {} ms   ·   {} backend   ·   {waiting} samples waiting",
         player.seconds(),

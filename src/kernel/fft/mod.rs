@@ -288,3 +288,78 @@ impl KernelSpec for FftKernel {
         Ok(0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::Layout;
+    use crate::kernel::host::CpuPool;
+    use crate::kernel::host::memory::{Elements, Input};
+    use crate::kernel::{Kernel, PassInput};
+
+    fn kernel(n: usize, input: FourierInput, output: FourierOutput, inverse: bool, table: bool) -> FftKernel {
+        let transform = Fourier { n, input, output, inverse, frames: 1, hop: 0, frame: n, window: false };
+        let packed = table && is_packed(&transform);
+        let points = if packed { n / 2 } else { n };
+        let given = if input == FourierInput::Half { n / 2 + 1 } else { n };
+        let conjugate = if packed { [false, inverse] } else { [inverse, false] };
+        let scale = if inverse { 1.0 / points as f32 } else { 1.0 };
+        FftKernel {
+            lines: 2,
+            n: points,
+            source: Source { input, packed, samples: given, given, period: n, conjugate, ..Source::plain(n) },
+            sink: Sink {
+                output,
+                packed,
+                results: transform.results(),
+                conjugate: [inverse, false],
+                scale: scale.to_bits(),
+                factors: None,
+            },
+            pass: FftPass::Whole,
+            table: table.then_some(0),
+        }
+    }
+
+    /// Runs a kernel in all its launches.
+    fn run(kernel: &FftKernel, x: &[f32], table: &[f32]) -> Vec<f32> {
+        if let Some(Levels { passes, last, inputs, .. }) = kernel.levels() {
+            let (Kernel::Fft(first), Kernel::Fft(last)) = (&passes[0].kernel, &last) else { panic!("other kernels") };
+            assert_eq!(inputs[0], PassInput::Result(0));
+            return run(last, &run(first, x, table), table);
+        }
+        let input = |values| Input { elements: Elements::F32(values), layout: Layout::contiguous([values.len()]) };
+        let results = if kernel.sink.packed && kernel.sink.output == FourierOutput::Real {
+            kernel.n * 2
+        } else {
+            kernel.sink.results
+        };
+        let mut out = vec![0.0; kernel.lines * results * kernel.sink.width()];
+        cpu::fft(kernel, &[input(x), input(table)], &mut out, &CpuPool::new(1));
+        out
+    }
+
+    #[test]
+    fn the_launches_of_a_device_are_the_whole_transform() {
+        for n in [1, 2, 6, 61, 400, 1024, 1009, 1500, 2048, 2500, 3001] {
+            for (input, output, inverse) in [
+                (FourierInput::Complex, FourierOutput::Complex, false),
+                (FourierInput::Complex, FourierOutput::Complex, true),
+                (FourierInput::Real, FourierOutput::Half, false),
+                (FourierInput::Real, FourierOutput::Power, false),
+                (FourierInput::Half, FourierOutput::Real, true),
+            ] {
+                let (whole, parts) =
+                    (kernel(n, input, output, inverse, false), kernel(n, input, output, inverse, true));
+                let count = 2 * whole.source.samples * whole.source.width();
+                let x: Vec<f32> = (0..count).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect();
+                let words = table(n, parts.source.packed);
+                let (expected, got) = (run(&whole, &x, &[]), run(&parts, &x, bytemuck::cast_slice(&words)));
+                assert_eq!(expected.len(), got.len());
+                let size = expected.iter().map(|x| x * x).sum::<f32>().sqrt();
+                let off = expected.iter().zip(&got).map(|(a, b)| (a - b) * (a - b)).sum::<f32>().sqrt() / size;
+                assert!(off < 1e-5, "{n} points, {input:?} to {output:?}: {off:e}");
+            }
+        }
+    }
+}
