@@ -8,14 +8,15 @@ use bevy::ecs::system::SystemParam;
 use bevy::prelude::*;
 use bevy::render::MainWorld;
 use bevy::render::render_asset::RenderAssets;
+use bevy::render::storage::GpuShaderBuffer;
 use bevy::render::texture::GpuImage;
 
 use crate::cpu::CpuExecutor;
 use crate::error::TensorFault;
 use crate::figures::{Count, TensorDiagnostics};
-use crate::gpu::{Frame, FrameWork, GpuExecutor, GpuSettings, ImageJob};
+use crate::gpu::{Frame, FrameWork, GpuExecutor, GpuSettings, ImageJob, SharedBuffers};
 use crate::ir::Backend;
-use crate::mailbox::{Held, ImageCopy, Letter, MemoryRequest, Outbox, Released, Rules, SyncDirection};
+use crate::mailbox::{BindingRequest, Held, ImageCopy, Letter, MemoryRequest, Outbox, Released, Rules, SyncDirection};
 use crate::memory::{MemoryNews, MemorySettings, NewsSender};
 use crate::pipelines::TensorPipelines;
 use crate::record::{Batch, FrameRecordings, Recording, move_storage};
@@ -29,6 +30,7 @@ pub(crate) struct Extracted {
     frame: Frame,
     /// Copies between images and tensors. Includes earlier copies whose images were not on the device yet.
     copies: Vec<ImageCopy>,
+    bindings: Vec<BindingRequest>,
     /// Time at which the renderer stopped taking extracted data.
     untaken: Option<Duration>,
     /// Whether the GPU was abandoned, so that work goes to the CPU.
@@ -50,6 +52,7 @@ impl Extracted {
                 Letter::Memory(request) => self.frame.add_request(request),
                 Letter::Image(copy) => copies.push(copy),
                 Letter::Pipelines(request) => self.frame.pipelines.push(request),
+                Letter::Binding(request) => self.bindings.push(request),
             }
         }
         self.copies.retain(|old| !copies.iter().any(|new| new.replaces(old)));
@@ -134,7 +137,7 @@ pub(crate) fn hand_over_recordings(
                 gate.cpu.take_in(storage);
             }
             // Without a device there is no device memory.
-            Letter::Memory(_) | Letter::Image(_) if !device => {}
+            Letter::Memory(_) | Letter::Image(_) | Letter::Binding(_) if !device => {}
             Letter::Memory(request) => requests.push(request),
             letter => others.push(letter),
         }
@@ -198,6 +201,30 @@ pub(crate) fn extract_recordings(
     let since = *extracted.untaken.get_or_insert(now);
     if extracted.given_up || settings.cpu_fallback.is_some_and(|patience| now.saturating_sub(since) > patience) {
         give_up_gpu(&mut main_world, &mut extracted, executor);
+    }
+}
+
+/// Gives storage buffer assets the buffers of their tensors, before materials are prepared.
+pub(crate) fn share_buffers(
+    mut executor: ResMut<GpuExecutor>,
+    mut extracted: ResMut<Extracted>,
+    mut shared: ResMut<SharedBuffers>,
+    assets: Option<ResMut<RenderAssets<GpuShaderBuffer>>>,
+) {
+    shared.accept(extracted.bindings.drain(..));
+    if let Some(mut assets) = assets {
+        shared.share(&mut executor, &mut assets);
+    }
+}
+
+/// Gives tensors the buffers of their storage buffer assets, before the work of the frame.
+pub(crate) fn borrow_buffers(
+    executor: Res<GpuExecutor>,
+    mut shared: ResMut<SharedBuffers>,
+    assets: Option<Res<RenderAssets<GpuShaderBuffer>>>,
+) {
+    if let Some(assets) = assets {
+        shared.borrow(&executor, &assets);
     }
 }
 

@@ -19,8 +19,10 @@
 extern crate self as bevy_tensor_compute;
 
 pub mod audio;
+pub mod binding;
 mod cpu;
 pub mod crowd;
+pub mod denoise;
 mod disk;
 pub mod error;
 mod extract;
@@ -75,6 +77,7 @@ pub mod kernels {
 /// Everything most apps use.
 pub mod prelude {
     pub use crate::audio::{AudioInput, AudioOverflow};
+    pub use crate::binding::{BindingSettings, TensorBinding, TensorBindings, TensorMaterialPlugin};
     pub use crate::error::{AudioError, OpError, OpResult, ReadError, TensorError, TensorFault};
     pub use crate::figures::TensorDiagnostics;
     pub use crate::formats::{LoadWeights, TensorFiles, WeightsProgress, WeightsReady};
@@ -109,6 +112,8 @@ pub mod prelude {
 mod pages {
     #[doc = include_str!("../docs/custom_kernels.md")]
     struct CustomKernels;
+    #[doc = include_str!("../docs/graphics.md")]
+    struct Graphics;
     #[doc = include_str!("../docs/inspector.md")]
     struct Inspector;
     #[doc = include_str!("../docs/memory.md")]

@@ -8,7 +8,11 @@ use bevy::asset::AssetId;
 use bevy::ecs::resource::Resource;
 use bevy::image::Image;
 use bevy::reflect::Reflect;
+use bevy::render::storage::ShaderBuffer;
 
+use crossbeam_channel::Sender;
+
+use crate::error::BindingError;
 use crate::ir::Layout;
 use crate::kernel::{Access, LoopBound};
 use crate::record::{Part, TuneSettings, WarmUpId};
@@ -40,6 +44,7 @@ pub(crate) enum Letter {
     Memory(MemoryRequest),
     Image(ImageCopy),
     Pipelines(PipelineRequest),
+    Binding(BindingRequest),
 }
 
 macro_rules! letters {
@@ -49,7 +54,7 @@ macro_rules! letters {
         }
     })* };
 }
-letters!(Work(Part), Memory(MemoryRequest), Image(ImageCopy), Pipelines(PipelineRequest));
+letters!(Work(Part), Memory(MemoryRequest), Image(ImageCopy), Pipelines(PipelineRequest), Binding(BindingRequest));
 
 /// A memory request. The executor handles it after the work that was recorded in the same frame.
 #[derive(Debug)]
@@ -84,6 +89,28 @@ pub enum SyncDirection {
     ToHost,
     /// Copies to whichever side lacks the content.
     Both,
+}
+
+/// A request about storage buffers that this crate and other shaders share. Handled before the frame's work.
+#[derive(Debug)]
+pub(crate) enum BindingRequest {
+    /// Makes the storage's buffer the content of a storage buffer asset.
+    Share(SharedTensor),
+    /// Ends that.
+    Withdraw(AssetId<ShaderBuffer>),
+    /// Makes the buffer of an asset the device memory of a storage.
+    Borrow { asset: AssetId<ShaderBuffer>, tensor: Tensor },
+}
+
+/// A tensor whose buffer other shaders use.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedTensor {
+    pub asset: AssetId<ShaderBuffer>,
+    pub storage: Arc<Storage>,
+    /// The name of its binding, for messages.
+    pub name: Arc<str>,
+    /// Whether other shaders write it.
+    pub writable: bool,
 }
 
 /// A copy between a texture and a pixel tensor, carried out on the device.
@@ -161,3 +188,18 @@ pub(crate) struct ListedKernel {
     /// The bound of the loops that users wrote.
     pub loops: Option<LoopBound>,
 }
+
+/// What became of a [`BindingRequest::Share`] or [`BindingRequest::Borrow`].
+#[derive(Debug)]
+pub(crate) enum BindingNews {
+    /// The asset has a buffer now. `again` says that it had another one before.
+    Shared { asset: AssetId<ShaderBuffer>, again: bool },
+    /// The asset has no buffer.
+    NotShared { asset: AssetId<ShaderBuffer>, error: BindingError },
+    /// The buffer of the app cannot be used.
+    NotBorrowed { error: BindingError },
+}
+
+/// Sending end of the binding news, for the render world.
+#[derive(Resource, Clone, Debug)]
+pub(crate) struct BindingNewsSender(pub Sender<BindingNews>);

@@ -10,16 +10,18 @@ use bevy::shader::Shader;
 
 use crate::cpu::{CpuExecutor, rest_cpu};
 use crate::error::{FaultReceiver, FaultSender, TensorFault, log_fault, trigger_faults};
-use crate::extract::{Extracted, extract_recordings, hand_over_recordings, move_models, run_batches};
+use crate::extract::{
+    Extracted, borrow_buffers, extract_recordings, hand_over_recordings, move_models, run_batches, share_buffers,
+};
 use crate::figures::TensorDiagnostics;
 use crate::formats::{
     FileChannel, LoadWeights, SafetensorsLoader, TensorWeights, UploadSettings, begin_arrivals, deliver_files,
     place_weights,
 };
-use crate::gpu::{GpuSettings, create_executor};
+use crate::gpu::{GpuSettings, SharedBuffers, create_executor};
 use crate::ir::Backend;
 use crate::kernel::custom::{TensorKernels, reload_kernels};
-use crate::mailbox::{Held, Outbox};
+use crate::mailbox::{BindingNewsSender, Held, Outbox};
 use crate::memory::{MemorySettings, NewsReceiver, NewsSender, trigger_news};
 use crate::pipelines::{TensorPipelines, WarmUpStatus, trigger_warm_ups};
 use crate::readback::{NotificationChannel, trigger_ready};
@@ -111,7 +113,7 @@ impl Plugin for TensorComputePlugin {
         let (sender, receiver) = crossbeam_channel::unbounded();
         let (news_sender, news_receiver) = crossbeam_channel::unbounded();
         let diagnostics = TensorDiagnostics::new(self.debug, self.timings);
-        app.add_plugins((crate::tensor::plugin, crate::memory::plugin, crate::image::plugin))
+        app.add_plugins((crate::tensor::plugin, crate::memory::plugin, crate::image::plugin, crate::binding::plugin))
             .init_resource::<FrameRecordings>()
             .init_resource::<Outbox>()
             .init_resource::<Held>()
@@ -203,6 +205,7 @@ impl TensorComputePlugin {
         }
         let (faults, news) =
             (app.world().resource::<FaultSender>().clone(), app.world().resource::<NewsSender>().clone());
+        let shared = SharedBuffers::new(app.world().resource::<BindingNewsSender>().clone());
         let diagnostics = app.world().resource::<TensorDiagnostics>().clone();
         let pipelines = app.world().resource::<TensorPipelines>().clone();
         // Without a renderer or a device, all work runs on the CPU.
@@ -222,9 +225,17 @@ impl TensorComputePlugin {
             .insert_resource(news)
             .insert_resource(diagnostics)
             .insert_resource(pipelines)
+            .insert_resource(shared)
             .add_systems(RenderStartup, create_executor)
             .add_systems(ExtractSchedule, extract_recordings)
-            .add_systems(Render, run_batches.in_set(RenderSystems::PrepareResources));
+            .add_systems(
+                Render,
+                (
+                    // Bind groups of materials are made with the assets.
+                    share_buffers.after(RenderSystems::ExtractCommands).before(RenderSystems::PrepareAssets),
+                    (borrow_buffers, run_batches).chain().in_set(RenderSystems::PrepareResources),
+                ),
+            );
     }
 }
 

@@ -12,6 +12,7 @@ mod crowd;
 mod custom_kernels;
 mod debug_mode;
 mod defects;
+mod denoise;
 mod device_loss;
 mod diagnostics;
 mod encoders;
@@ -28,6 +29,7 @@ mod image_tensor;
 mod inspector;
 mod lifecycle;
 mod loading;
+mod material_binding;
 mod multimodal;
 mod nn;
 #[cfg(feature = "onnx")]

@@ -130,6 +130,15 @@ pub(crate) fn rest_cpu(cpu: Res<CpuExecutor>, settings: Res<MemorySettings>) {
     }
 }
 
+/// Counts writes to storages that shaders read, so that their new content is uploaded.
+fn note_bound_writes(plan: &Plan, batch: &Batch) {
+    if batch.slots.iter().any(|storage| storage.is_bound()) {
+        let elements: Vec<usize> = batch.slots.iter().map(|storage| storage.elements()).collect();
+        let written = batch.slots.iter().zip(effects(plan, &elements)).filter(|(_, effect)| effect.writes);
+        written.for_each(|(storage, _)| storage.wrote_on_host());
+    }
+}
+
 impl Worker {
     /// Takes a storage in before work needs it.
     fn take_in(&mut self, storage: &Arc<Storage>) {
@@ -193,6 +202,7 @@ impl Worker {
         self.report(&plan, batch, watch);
         counters.cpu_steps.add(plan.steps.len() as u64);
         counters.batches_run.add(1);
+        note_bound_writes(&plan, batch);
         for (step, count) in clamped {
             let op = plan.report.steps[step].op;
             let _ = self.faults.send(TensorFault::Run(RunError::IndexOutOfRange { op, count }));

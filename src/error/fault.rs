@@ -3,7 +3,7 @@
 use bevy::prelude::*;
 use crossbeam_channel::{Receiver, Sender};
 
-use super::{ImageError, KernelError, RunError};
+use super::{BindingError, ImageError, KernelError, RunError};
 
 /// A failure outside of any call that could have returned an error. It is logged; observe it with `app.add_observer` to
 /// handle it.
@@ -38,6 +38,13 @@ pub enum TensorFault {
         /// The reason.
         error: ImageError,
     },
+    /// A tensor could not be bound as a storage buffer, or a storage buffer could not be used as a tensor.
+    Binding {
+        /// The tensor's entity. `None` for a storage buffer of the app.
+        entity: Option<Entity>,
+        /// The reason.
+        error: BindingError,
+    },
     /// The tensor of a [`notify`](crate::ops::TensorCommands::notify) was despawned before its values arrived.
     Undelivered {
         /// The tensor's entity.
@@ -55,6 +62,8 @@ impl core::fmt::Display for TensorFault {
             Self::Run(error) => error.fmt(f),
             Self::Kernel(error) => error.fmt(f),
             Self::Image { entity, error } => write!(f, "{entity}: {error}"),
+            Self::Binding { entity: Some(entity), error } => write!(f, "{entity}: {error}"),
+            Self::Binding { entity: None, error } => error.fmt(f),
             Self::Undelivered { tensor } => write!(f, "tensor {tensor} was despawned before its values arrived"),
         }
     }

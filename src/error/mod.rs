@@ -1,6 +1,7 @@
 //! Errors, one enum per phase.
 
 mod audio;
+mod binding;
 mod crowd;
 mod fault;
 mod image;
@@ -12,6 +13,7 @@ mod run;
 mod tensor;
 
 pub use audio::AudioError;
+pub use binding::BindingError;
 pub use crowd::CrowdError;
 pub use fault::TensorFault;
 pub use image::ImageError;

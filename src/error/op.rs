@@ -61,6 +61,14 @@ pub enum OpError {
         /// The entity given.
         entity: Entity,
     },
+    /// The tensor is bound as a storage buffer of shaders, which need it on the device.
+    #[error("{op}: {tensor} is bound as a storage buffer of shaders; remove its TensorBinding first")]
+    Bound {
+        /// The op.
+        op: &'static str,
+        /// The name of the tensor.
+        tensor: String,
+    },
     /// The model does not exist: it is not spawned yet, or was despawned.
     #[error("{op}: model {model} does not exist")]
     MissingModel {

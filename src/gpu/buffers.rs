@@ -1,6 +1,6 @@
 //! Device buffers and the pools that reuse them. Every buffer is counted from its creation to its destruction.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -81,19 +81,26 @@ pub(super) struct RawBuffer {
     id: u64,
     bytes: u64,
     staging: bool,
+    /// Whether bind groups of others may use it. It is then not destroyed before them.
+    shared: bool,
     counters: Arc<Counters>,
+}
+
+/// An id that no other buffer of the process has.
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl RawBuffer {
     pub(super) fn new(buffer: wgpu::Buffer, bytes: u64, staging: bool, counters: &Arc<Counters>) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         counters.buffers_allocated.add(1);
         if staging {
             counters.staging_bytes.raise(bytes, &counters.peak_staging_bytes);
         } else {
             counters.total_device_bytes.raise(bytes, &counters.peak_device_bytes);
         }
-        Self { buffer, id: NEXT.fetch_add(1, Ordering::Relaxed), bytes, staging, counters: counters.clone() }
+        Self { buffer, id: next_id(), bytes, staging, shared: false, counters: counters.clone() }
     }
 }
 
@@ -101,8 +108,11 @@ impl Drop for RawBuffer {
     fn drop(&mut self) {
         let figure = if self.staging { &self.counters.staging_bytes } else { &self.counters.total_device_bytes };
         figure.sub(self.bytes);
-        // Cached bind groups may still hold the buffer. Its memory is freed without waiting for them.
-        self.buffer.destroy();
+        // Cached bind groups may still hold the buffer. Its memory is freed without waiting for them. Bind groups of
+        // materials would become invalid, so they keep a shared buffer alive.
+        if !self.shared {
+            self.buffer.destroy();
+        }
     }
 }
 
@@ -245,7 +255,10 @@ pub(crate) struct DeviceBuffer {
     pub reused: bool,
     /// The generation of its device.
     pub generation: u64,
+    /// `None` for a buffer that the app owns.
     raw: Option<RawBuffer>,
+    /// Whether bind groups of others use it. It then never returns to the pool.
+    shared: AtomicBool,
     purpose: Purpose,
     counters: Arc<Counters>,
     pools: Weak<Pools>,
@@ -266,19 +279,37 @@ impl DeviceBuffer {
         }
         pools.count_used(purpose.kind(), bytes, true);
         let (raw, pools) = (Some(raw), Arc::downgrade(pools));
-        Self { buffer, id, bytes, size, reused, generation, raw, purpose, counters, pools }
+        let shared = AtomicBool::new(false);
+        Self { buffer, id, bytes, size, reused, generation, raw, shared, purpose, counters, pools }
+    }
+
+    /// A buffer that the app owns. It is not counted, and stays when dropped.
+    pub(super) fn foreign(buffer: wgpu::Buffer, size: u64, generation: u64, counters: &Arc<Counters>) -> Self {
+        let (id, bytes, reused, shared) = (next_id(), buffer.size(), true, AtomicBool::new(true));
+        let (purpose, counters) = (Purpose::Tensor, counters.clone());
+        Self { buffer, id, bytes, size, reused, generation, raw: None, shared, purpose, counters, pools: Weak::new() }
+    }
+
+    /// Hands the buffer out to bind groups of others. They may outlive the tensor, so the buffer is never reused.
+    pub(super) fn share(&self) -> &wgpu::Buffer {
+        self.shared.store(true, Ordering::Relaxed);
+        &self.buffer
     }
 }
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
+        let Some(mut raw) = self.raw.take() else { return };
         if let Some(figure) = self.purpose.figure(&self.counters) {
             figure.sub(self.bytes);
         }
         // Without pools the device is gone, and the buffer is destroyed.
-        if let (Some(pools), Some(raw)) = (self.pools.upgrade(), self.raw.take()) {
+        if let Some(pools) = self.pools.upgrade() {
             pools.count_used(self.purpose.kind(), raw.bytes, false);
-            pools.put(self.purpose, raw);
+            raw.shared = *self.shared.get_mut();
+            if !raw.shared {
+                pools.put(self.purpose, raw);
+            }
         }
     }
 }

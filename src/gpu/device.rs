@@ -53,6 +53,11 @@ impl Gpu {
         storage.device(self.generation)?.held.downcast().ok()
     }
 
+    /// A buffer of the app as the device memory of `words`. It must be large enough.
+    pub(crate) fn foreign(&self, buffer: wgpu::Buffer, words: usize) -> Arc<DeviceBuffer> {
+        Arc::new(DeviceBuffer::foreign(buffer, buffer_size(words), self.generation, &self.counters))
+    }
+
     /// The buffer pools, for diagnostics.
     pub(crate) fn pools(&self) -> Weak<dyn PoolClasses> {
         let pools: Weak<Pools> = Arc::downgrade(&self.pools);
@@ -186,9 +191,14 @@ impl Gpu {
 
 /// The size that kernels see of a buffer of `words`, and the size it is created with; in bytes.
 fn sizes(purpose: Purpose, words: usize) -> (u64, u64) {
-    // A multiple of 16 bytes, so that kernels may load four words at a time up to the end.
-    let size = (words as u64 * 4).next_multiple_of(16).max(16);
+    let size = buffer_size(words);
     (size, purpose.class(size))
+}
+
+/// The bytes that kernels see of a buffer of `words`: a multiple of 16, so that they may load four words at a time up to
+/// the end.
+pub(crate) fn buffer_size(words: usize) -> u64 {
+    (words as u64 * 4).next_multiple_of(16).max(16)
 }
 
 fn what(purpose: Purpose) -> String {

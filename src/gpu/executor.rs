@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bevy::platform::time::Instant;
 use bevy::prelude::*;
 
+use super::buffers::DeviceBuffer;
 use super::compiler::URGENT;
 use super::device::{ErrorScope, Gpu};
 use super::frame::{Frame, GpuSettings, Outlets};
@@ -21,6 +22,7 @@ use super::work::{Outcome, Work, WorkQueue, split_by_direction};
 use super::workspace::Workspace;
 use crate::error::{ReadError, RunError};
 use crate::figures::{Count, TensorDiagnostics};
+use crate::ir::Backend;
 use crate::kernel::Caps;
 use crate::mailbox::PipelineRequest;
 use crate::memory::{MemoryNews, MemorySettings};
@@ -166,6 +168,29 @@ impl GpuExecutor {
             self.outlets.report(error);
             Outcome::Done
         })
+    }
+
+    /// The buffer of a storage, which is brought to the device first. `None` while that is not possible.
+    pub(super) fn resident(&mut self, storage: &Arc<Storage>) -> Result<Option<Arc<DeviceBuffer>>, RunError> {
+        let elsewhere = storage.decided_home() == Some(Backend::Cpu) || !storage.has_moved(storage.moves());
+        if elsewhere || self.gpu.buffer(storage).is_some() {
+            return Ok(self.gpu.buffer(storage).filter(|_| !elsewhere));
+        }
+        let scope = ErrorScope::new(&self.gpu.device);
+        let slots = core::slice::from_ref(storage);
+        if !self.workspace.admit(&mut self.programs, slots, None)? {
+            return Ok(None);
+        }
+        let fills = self.workspace.bring_in(slots, &[])?;
+        self.queue.push_all_front(fills);
+        match scope.pop() {
+            None => Ok(self.gpu.buffer(storage)),
+            Some(error) => Err(RunError::Device(error.to_string())),
+        }
+    }
+
+    pub(super) fn gpu(&self) -> &Gpu {
+        &self.gpu
     }
 
     fn run_batch(&mut self, mut batch: Batch) -> Outcome {

@@ -14,10 +14,11 @@
 //!   frame.
 //! - `submission`: encodes and submits batches; `encode` for the launches, `readbacks`, `faults` and `timing` for the
 //!   results.
-//! - `image_copies`, `warm_ups`: the other kinds of work.
+//! - `image_copies`, `warm_ups`: the other kinds of work; `bindings` shares buffers with other shaders.
 //! - `device`, `buffers`, `copier`: the device, its memory, and the thread for large copies to the host.
 
 mod bind_groups;
+mod bindings;
 mod buffers;
 mod compile;
 mod compiler;
@@ -47,7 +48,8 @@ mod workspace;
 use bevy::prelude::*;
 use bevy::render::renderer::{RenderAdapterInfo, RenderDevice, RenderQueue};
 
-pub(crate) use device::Gpu;
+pub(crate) use bindings::SharedBuffers;
+pub(crate) use device::{Gpu, buffer_size};
 pub(crate) use executor::GpuExecutor;
 pub(crate) use frame::{Frame, FrameWork, GpuSettings, Outlets};
 pub(crate) use image_copies::ImageJob;

@@ -82,7 +82,7 @@ pub(crate) use table::{Elementwise, Lowering};
 pub(crate) use taps::TapsKernel;
 pub(crate) use top_k::TopKKernel;
 pub(crate) use variants::{Variant, Variants, bucket, choose, variants};
-pub(crate) use wgsl::{lower, non_finite};
+pub(crate) use wgsl::{blocks, lower, non_finite};
 
 use table::kernels;
 

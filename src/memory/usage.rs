@@ -94,9 +94,12 @@ impl TensorMemory<'_, '_> {
     }
 
     /// Evicts a tensor to the host. Does nothing if the tensor is pinned, or if it is used again before the copy has
-    /// finished.
+    /// finished. Tensors that are bound as storage buffers of shaders cannot be evicted: [`OpError::Bound`].
     pub fn evict(&mut self, tensor: Entity) -> Result<(), OpError> {
         let storage = self.get("evict", tensor)?.storage().clone();
+        if storage.is_bound() {
+            return Err(OpError::Bound { op: "evict", tensor: storage.label() });
+        }
         self.outbox.post(MemoryRequest::Evict(storage));
         Ok(())
     }

@@ -23,7 +23,7 @@ pub(crate) use model::{TensorNames, plugin};
 pub(crate) use storage::{DeviceSlot, Generator, Initial, Storage};
 
 use crate::error::TensorError;
-use crate::ir::scalar_bits;
+use crate::ir::{Backend, scalar_bits};
 
 /// An n-dimensional array on a tensor backend.
 ///
@@ -271,6 +271,21 @@ impl Tensor {
 }
 
 impl Tensor {
+    /// Creates a tensor on the GPU backend whose buffer belongs to the app. Work waits until
+    /// [`Storage::lend`] gives it the buffer. It is never evicted.
+    pub(crate) fn borrowed(dtype: DType, shape: Shape) -> Result<Self, TensorError> {
+        check_blocks(dtype, &shape)?;
+        check_size(dtype, &shape)?;
+        let storage = Storage::expecting(dtype, shape.elements(), Backend::Gpu);
+        storage.pin();
+        Ok(Self { layout: Layout::contiguous(shape), storage })
+    }
+
+    /// The whole storage as a rank-1 tensor.
+    pub(crate) fn whole_storage(&self) -> Self {
+        Self { layout: Layout::contiguous([self.storage.elements()]), storage: self.storage.clone() }
+    }
+
     /// Creates a tensor of any type whose content is written later. Its bits are zero until then.
     pub(crate) fn blank(dtype: DType, shape: Shape) -> Self {
         let storage = Storage::new(dtype, shape.elements(), Initial::Zeros);

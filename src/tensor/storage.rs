@@ -71,6 +71,8 @@ pub(crate) struct Storage {
     host: OnceLock<BackendSlot>,
     /// Number of tensors that pin it to the device.
     pins: AtomicU32,
+    /// Number of bindings as a storage buffer of shaders.
+    bindings: AtomicU32,
     /// The model of the tensor that an op last used it through, as bits. 0 if there is none.
     model: AtomicU64,
     /// When a batch last used it, in nanoseconds of real time plus one. 0 if no batch has.
@@ -151,6 +153,7 @@ impl Storage {
             content: Mutex::new(content),
             host: OnceLock::new(),
             pins: AtomicU32::new(0),
+            bindings: AtomicU32::new(0),
             model: AtomicU64::new(0),
             used: AtomicU64::new(0),
         })
@@ -240,6 +243,35 @@ impl Storage {
 
     pub(crate) fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::Relaxed) > 0
+    }
+
+    /// Records that shaders outside of this crate read it: it is pinned, and writes on the CPU backend are counted.
+    pub(crate) fn bind(&self) {
+        self.pin();
+        self.bindings.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn unbind(&self) {
+        self.bindings.fetch_sub(1, Ordering::Relaxed);
+        self.unpin();
+    }
+
+    pub(crate) fn is_bound(&self) -> bool {
+        self.bindings.load(Ordering::Relaxed) > 0
+    }
+
+    /// Records a write on the CPU backend.
+    pub(crate) fn wrote_on_host(&self) {
+        self.content().version += 1;
+    }
+
+    /// Uses a buffer that the app owns. Work that was recorded before waits for this.
+    pub(crate) fn lend(&self, slot: DeviceSlot) {
+        let mut content = self.content();
+        content.device = Some(slot);
+        content.lost = false;
+        content.version += 1;
+        content.moves_done = content.moves;
     }
 
     /// Records that a batch uses it now.

@@ -71,6 +71,11 @@ impl Rig {
         })
     }
 
+    /// An app with the given plugin settings and more plugins.
+    pub fn with_plugins(backend: Backend, plugin: TensorComputePlugin, more: impl FnOnce(&mut App)) -> Self {
+        Self::build(backend, plugin, WgpuSettings::default(), more)
+    }
+
     fn build(
         backend: Backend,
         plugin: TensorComputePlugin,
