@@ -139,7 +139,7 @@ fn indices_beyond_an_axis_are_clamped_and_passes_may_write() {
     let raw = gpu_buffer(&rig, &buffer).unwrap();
     assert_eq!(pass(&rig, &raw, &accessor, "x_at(n, 7u)", 4), [3.0, 6.0, 6.0, 6.0]);
     // The pass writes one element, and ops see it.
-    pass(&rig, &raw, &accessor, "x_at(0u, 0u); x_set(1u, 1u, 50.0)", 1);
+    pass(&rig, &raw, &accessor, "x_at(0u, 0u); x_put(1u, 1u, 50.0)", 1);
     assert_eq!(rig.read(entity).to_f32(), [1.0, 2.0, 3.0, 4.0, 50.0, 6.0]);
 }
 

@@ -80,7 +80,7 @@ const {p}ELEMENTS: u32 = {elements}u;"
         let comma = if rank == 0 { "" } else { ", " };
         let _ = writeln!(
             text,
-            "fn {p}set({indices}{comma}value: {value}) {{ {p}words[{p}position({arguments})] = bitcast<u32>(value); }}"
+            "fn {p}put({indices}{comma}value: {value}) {{ {p}words[{p}position({arguments})] = bitcast<u32>(value); }}"
         );
     }
     text
