@@ -38,7 +38,7 @@ use crate::record::{LAST, PadMode, TensorCommands, TensorOperand, TensorValue};
 use network::{ALIGNMENT, OVERLAP};
 
 /// Settings of [`TensorCommands::denoise`].
-#[derive(Clone, Copy, Debug, PartialEq, Reflect)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Reflect)]
 #[reflect(Default, Debug, Clone, PartialEq)]
 pub struct DenoiseSettings {
     /// Factor that brings the colours to a common brightness for the network. `None`, the default, measures it: the
@@ -48,12 +48,6 @@ pub struct DenoiseSettings {
     /// that the result is the same and less memory is needed. Rounded up to a multiple of 16. `None`, the default, never
     /// splits.
     pub tile: Option<usize>,
-}
-
-impl Default for DenoiseSettings {
-    fn default() -> Self {
-        Self { exposure: None, tile: None }
-    }
 }
 
 /// Denoising.
