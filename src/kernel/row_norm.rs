@@ -6,9 +6,9 @@ use smallvec::SmallVec;
 use crate::error::RunError;
 use crate::ir::{Class, Node, NormKind};
 use crate::kernel::host::memory::Input;
+use crate::kernel::host::rows;
 use crate::kernel::host::simd::vectorised;
 use crate::kernel::host::{CpuCall, CpuPool, Values};
-use crate::kernel::reduce::cpu::sum_f32;
 use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, all_inputs, names, rows_of};
 use crate::kernel::split::{InParts, Levels, Part, by_rows};
 use crate::kernel::wgsl::Builder;
@@ -98,7 +98,7 @@ impl KernelSpec for RowNormKernel {
     }
 }
 
-fn rows(kernel: &RowNormKernel) -> Rows {
+fn shape(kernel: &RowNormKernel) -> Rows {
     Rows { rows: kernel.rows, n: kernel.n, inner: 1, fields: &["count", "mean", "squares"] }
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn lower(step: &Step, kernel: &RowNormKernel, caps: &Caps) -> Option<
     if kernel.rows == 0 || kernel.n == 0 {
         return None;
     }
-    let rows = rows(kernel);
+    let rows = shape(kernel);
     // Every row uses the same weights, so only their start matters.
     let begins = |input: usize| step.inputs.get(input).is_some_and(|o| o.layout.offset.is_multiple_of(4));
     let quads = [
@@ -155,42 +155,47 @@ pub(crate) fn row_norm(kernel: &RowNormKernel, inputs: &[Input], out: &mut [f32]
     let weight = if kernel.weight { affine.next() } else { None };
     let bias = if kernel.bias { affine.next() } else { None };
     pool.each_unit(out, n, n * 4, |first, out| {
-        vectorised(
-            #[inline(always)]
-            || {
-                for (out, x) in out.chunks_mut(n).zip(x[first * n..].chunks(n)) {
-                    row(kernel.kind, epsilon, x, out);
-                    if let Some(weight) = &weight {
-                        out.iter_mut().zip(weight.iter()).for_each(|(o, &w)| *o *= w);
+        for (out, x) in out.chunks_mut(n).zip(x[first * n..].chunks(n)) {
+            let (mean, scale) = statistics(kernel.kind, epsilon, x);
+            vectorised(
+                #[inline(always)]
+                || {
+                    let values = out.iter_mut().zip(x);
+                    match (&weight, &bias) {
+                        (None, None) => values.for_each(|(o, &v)| *o = (v - mean) * scale),
+                        (Some(weight), None) => {
+                            values.zip(&weight[..]).for_each(|((o, &v), &w)| *o = (v - mean) * scale * w);
+                        }
+                        (None, Some(bias)) => {
+                            values.zip(&bias[..]).for_each(|((o, &v), &b)| *o = (v - mean) * scale + b);
+                        }
+                        (Some(weight), Some(bias)) => {
+                            let affine = weight.iter().zip(&bias[..]);
+                            values.zip(affine).for_each(|((o, &v), (&w, &b))| *o = (v - mean) * scale * w + b);
+                        }
                     }
-                    if let Some(bias) = &bias {
-                        out.iter_mut().zip(bias.iter()).for_each(|(o, &b)| *o += b);
-                    }
-                }
-            },
-        );
+                },
+            );
+        }
     });
 }
 
-/// Normalises one row, without weight and bias.
-#[inline(always)]
-fn row(kind: NormKind, epsilon: f64, x: &[f32], out: &mut [f32]) {
+/// What is subtracted from the elements of a row, and the factor that follows.
+fn statistics(kind: NormKind, epsilon: f64, x: &[f32]) -> (f32, f32) {
     let n = x.len() as f64;
     let (mean, scale) = match kind {
         NormKind::Layer => {
-            let mean = (sum_f32(x, |v| v) / n) as f32;
-            let variance = sum_f32(x, |v| (v - mean) * (v - mean)) / n;
-            (mean, (variance + epsilon).sqrt())
+            let mean = (rows::sum(x) / n) as f32;
+            (mean, (rows::sum_squares(x, mean) / n + epsilon).sqrt())
         }
-        NormKind::Rms => (0.0, (sum_f32(x, |v| v * v) / n + epsilon).sqrt()),
+        NormKind::Rms => (0.0, (rows::sum_squares(x, 0.0) / n + epsilon).sqrt()),
         NormKind::L2 => {
-            let norm = sum_f32(x, |v| v * v).sqrt();
+            let norm = rows::sum_squares(x, 0.0).sqrt();
             // This form preserves NaN.
             (0.0, if norm < epsilon { epsilon } else { norm })
         }
     };
-    let scale = (1.0 / scale) as f32;
-    out.iter_mut().zip(x).for_each(|(o, &v)| *o = (v - mean) * scale);
+    (mean, (1.0 / scale) as f32)
 }
 
 #[cfg(test)]

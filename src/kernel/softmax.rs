@@ -9,9 +9,8 @@ use crate::ir::Node;
 use crate::kernel::host::memory::Input;
 use crate::kernel::host::number::Number;
 use crate::kernel::host::scratch::with_scratch;
-use crate::kernel::host::simd::vectorised;
-use crate::kernel::host::{CpuCall, CpuPool, Values, math};
-use crate::kernel::reduce::cpu::{max_f32, sum_f32};
+use crate::kernel::host::simd::{Contraction, contracted, vectorised};
+use crate::kernel::host::{CpuCall, CpuPool, Values, math, rows};
 use crate::kernel::spec::{Fusing, InputNames, Inputs, KernelSpec, Need, Sizes, all_inputs, around, names};
 use crate::kernel::split::{InParts, Levels, Part, by_rows};
 use crate::kernel::wgsl::Builder;
@@ -101,7 +100,7 @@ impl KernelSpec for SoftmaxKernel {
     }
 }
 
-fn rows(kernel: &SoftmaxKernel) -> Rows {
+fn shape(kernel: &SoftmaxKernel) -> Rows {
     Rows { rows: kernel.outer * kernel.inner, n: kernel.n, inner: kernel.inner, fields: &["top", "sum"] }
 }
 
@@ -111,7 +110,7 @@ pub(crate) fn lower(step: &Step, kernel: &SoftmaxKernel, caps: &Caps) -> Option<
     if outer * inner == 0 || n == 0 {
         return None;
     }
-    let rows = rows(kernel);
+    let rows = shape(kernel);
     let quads = [("x", rows.aligned(&step.inputs[0])), ("y", rows.aligned(&step.outputs[0]))];
     let mut builder = Builder::with_quads(step, &quads, caps);
     builder.alias("T", "f32").constant("LOG", u32::from(log));
@@ -135,21 +134,14 @@ pub(crate) fn softmax(kernel: &SoftmaxKernel, inputs: &[Input], out: &mut [f32],
     pool.each_unit(out, n * inner, n * inner * 8, |first, out| {
         let mut planes = out.chunks_mut(n * inner).zip(x[first * n * inner..].chunks(n * inner));
         if inner == 1 {
-            return vectorised(
-                #[inline(always)]
-                || {
-                    for (out, x) in planes.by_ref() {
-                        row(x, out, kernel.log);
-                    }
-                },
-            );
+            return planes.for_each(|(out, x)| row(x, out, kernel.log));
         }
         with_scratch(2 * inner, |lines: &mut [f32]| {
-            vectorised(
+            contracted(
                 #[inline(always)]
-                || {
+                |c| {
                     for (out, x) in planes.by_ref() {
-                        columns(x, out, lines, kernel.log);
+                        columns(c, x, out, lines, kernel.log);
                     }
                 },
             );
@@ -157,26 +149,27 @@ pub(crate) fn softmax(kernel: &SoftmaxKernel, inputs: &[Input], out: &mut [f32],
     });
 }
 
-/// Computes one contiguous row.
-#[inline(always)]
+/// Computes one contiguous row. A NaN makes the sum NaN, so the maximum may ignore it.
 fn row(x: &[f32], out: &mut [f32], log: bool) {
-    let max = max_f32(x);
-    for (o, &v) in out.iter_mut().zip(x) {
-        *o = math::exp(v - max);
-    }
-    let sum = sum_f32(out, |v| v);
-    if log {
-        let shift = sum.ln() as f32;
-        out.iter_mut().zip(x).for_each(|(o, &v)| *o = v - max - shift);
-    } else {
-        let scale = (1.0 / sum) as f32;
-        out.iter_mut().for_each(|o| *o *= scale);
-    }
+    let max = rows::largest(x);
+    let sum = rows::exponentials(Some(x), out, max);
+    vectorised(
+        #[inline(always)]
+        || {
+            if log {
+                let shift = sum.ln() as f32;
+                out.iter_mut().zip(x).for_each(|(o, &v)| *o = v - max - shift);
+            } else {
+                let scale = (1.0 / sum) as f32;
+                out.iter_mut().for_each(|o| *o *= scale);
+            }
+        },
+    );
 }
 
 /// Computes all columns of `[n, inner]` together, row by row. `lines` is a buffer for two rows.
 #[inline(always)]
-fn columns(x: &[f32], out: &mut [f32], lines: &mut [f32], log: bool) {
+fn columns(c: Contraction, x: &[f32], out: &mut [f32], lines: &mut [f32], log: bool) {
     let inner = lines.len() / 2;
     let (max, sum) = lines.split_at_mut(inner);
     max.fill(f32::LOWEST);
@@ -186,11 +179,11 @@ fn columns(x: &[f32], out: &mut [f32], lines: &mut [f32], log: bool) {
     }
     for (out, x) in out.chunks_mut(inner).zip(x.chunks(inner)) {
         for (((o, &v), &m), s) in out.iter_mut().zip(x).zip(&*max).zip(&mut *sum) {
-            *o = math::exp(v - m);
+            *o = math::exp_decay(c, v - m);
             *s += *o;
         }
     }
-    sum.iter_mut().for_each(|s| *s = if log { math::log(*s) } else { 1.0 / *s });
+    sum.iter_mut().for_each(|s| *s = if log { math::log(c, *s) } else { 1.0 / *s });
     for (out, x) in out.chunks_mut(inner).zip(x.chunks(inner)) {
         if log {
             out.iter_mut().zip(x).zip(max.iter().zip(&*sum)).for_each(|((o, &v), (&m, &s))| *o = v - m - s);

@@ -9,11 +9,10 @@ use crate::kernel::AttentionKernel;
 use crate::kernel::host::memory::{Elements, Input};
 use crate::kernel::host::number::Number;
 use crate::kernel::host::scratch::with_scratch;
-use crate::kernel::host::simd::vectorised;
-use crate::kernel::host::{CpuPool, math};
+use crate::kernel::host::simd::{Contraction, contracted};
+use crate::kernel::host::{CpuPool, math, rows};
 use crate::kernel::matmul::gemm::{Matrix, multiply, pack_panels, packed_len};
 use crate::kernel::matmul::matvec::{Strided, matvec};
-use crate::kernel::reduce::cpu::{max_f32, sum_f32};
 
 /// Queries and keys of a block. The scores of a block fit the L2 cache.
 const QUERIES: usize = 64;
@@ -121,9 +120,9 @@ impl Rows<'_> {
                 let scores = &mut scores[..self.seen(i)];
                 matvec(query, k, scores);
                 let (mut max, mut sum) = (f32::NEG_INFINITY, 0.0);
-                vectorised(
+                contracted(
                     #[inline(always)]
-                    || self.soften(i, 0, scores, &mut max, &mut sum),
+                    |c| self.soften(c, i, 0, scores, &mut max, &mut sum),
                 );
                 matvec(scores, v, out);
                 finish(out, sum);
@@ -159,12 +158,12 @@ impl Rows<'_> {
                     let out = &mut out[block * width..(block + rows) * width];
                     let q = q.at(self.first + block, 0);
                     multiply([rows, keys, depth], scores, keys, false, q, &*key_panels);
-                    vectorised(
+                    contracted(
                         #[inline(always)]
-                        || {
+                        |c| {
                             for (i, row) in scores.chunks_mut(keys).enumerate() {
                                 let (max, sum) = (&mut max[block + i], &mut sum[block + i]);
-                                let shrink = self.soften(block + i, start, row, max, sum);
+                                let shrink = self.soften(c, block + i, start, row, max, sum);
                                 if shrink != 1.0 {
                                     out[i * width..(i + 1) * width].iter_mut().for_each(|o| *o *= shrink);
                                 }
@@ -184,7 +183,7 @@ impl Rows<'_> {
     /// Turns the products of query `i` with the keys from `start` on into weights, relative to the largest score so
     /// far. Returns the factor by which the earlier weights shrink.
     #[inline(always)]
-    fn soften(&self, i: usize, start: usize, row: &mut [f32], max: &mut f32, sum: &mut f32) -> f32 {
+    fn soften(&self, c: Contraction, i: usize, start: usize, row: &mut [f32], max: &mut f32, sum: &mut f32) -> f32 {
         let numbers = self.numbers;
         let seen = self.seen(i).saturating_sub(start).min(row.len());
         let (here, hidden) = row.split_at_mut(seen);
@@ -192,7 +191,7 @@ impl Rows<'_> {
         hidden.fill(0.0);
         if numbers.cap > 0.0 {
             let (before, cap) = (numbers.scale / numbers.cap, numbers.cap);
-            here.iter_mut().for_each(|s| *s = cap * math::tanh(*s * before));
+            here.iter_mut().for_each(|s| *s = cap * math::tanh(c, *s * before));
         } else {
             here.iter_mut().for_each(|s| *s *= numbers.scale);
         }
@@ -208,16 +207,15 @@ impl Rows<'_> {
                 }
             }
         }
-        let top = max.larger(max_f32(here));
-        if top == f32::NEG_INFINITY {
+        let top = max.larger(rows::largest(here));
+        if top == f32::NEG_INFINITY && !here.iter().any(|s| s.is_nan()) {
             // No key has been visible so far.
             here.fill(0.0);
             return 1.0;
         }
-        let shrink = math::exp(*max - top);
+        let shrink = math::exp_decay(c, *max - top);
         *max = top;
-        here.iter_mut().for_each(|s| *s = math::exp(*s - top));
-        *sum = *sum * shrink + sum_f32(here, |s| s) as f32;
+        *sum = *sum * shrink + rows::exponentials(None, here, top) as f32;
         shrink
     }
 }

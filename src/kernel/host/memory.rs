@@ -157,6 +157,16 @@ impl<'a> Elements<'a> {
         }
     }
 
+    /// The words of elements that are 32 bits wide.
+    pub(crate) fn words(self) -> Option<&'a [u32]> {
+        match self {
+            Self::F32(s) => Some(cast_slice(s)),
+            Self::I32(s) => Some(cast_slice(s)),
+            Self::U32(s) => Some(s),
+            Self::F16(_) | Self::BF16(_) | Self::I8(_) | Self::U8(_) | Self::Blocks(..) => None,
+        }
+    }
+
     /// One element, as bits of its class.
     pub(crate) fn get(self, at: usize) -> u32 {
         let mut out = [0];

@@ -7,6 +7,7 @@ pub(crate) mod math;
 pub(crate) mod memory;
 pub(crate) mod number;
 pub(crate) mod packed;
+pub(crate) mod rows;
 pub(crate) mod scratch;
 pub(crate) mod simd;
 pub(crate) mod threads;

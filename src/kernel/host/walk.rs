@@ -45,6 +45,19 @@ impl Cursor {
         }
     }
 
+    /// Advances past the next `count` elements and returns the position of the first, if they are contiguous. Otherwise
+    /// stays.
+    pub(crate) fn contiguous_run(&mut self, count: usize) -> Option<usize> {
+        let last = self.axes.len() - 1;
+        let (n, stride) = self.axes[last];
+        if stride != 1 || self.index[last] + count > n {
+            return None;
+        }
+        let at = self.at as usize;
+        self.runs(count, |_, _, _| {});
+        Some(at)
+    }
+
     /// Splits the next `count` elements into runs. Passes the first position, the stride, and the range of the run
     /// within `count`.
     pub(crate) fn runs(&mut self, count: usize, mut run: impl FnMut(isize, isize, core::ops::Range<usize>)) {
@@ -94,6 +107,12 @@ mod tests {
                     let count = step.min(left);
                     let start = seen.len();
                     let mut ahead = Vec::new();
+                    let first = layout.position(seen.len());
+                    let run = cursor.clone().contiguous_run(count);
+                    assert!(
+                        run.is_none_or(|at| at == first && layout.position(seen.len() + count - 1) == at + count - 1)
+                    );
+                    assert!(run.is_some() || !layout.is_contiguous());
                     cursor.peek(count, |at, stride, range| {
                         ahead.extend((0..range.len()).map(|i| (at + i as isize * stride) as usize));
                     });

@@ -11,7 +11,7 @@ use crate::kernel::QuantMatMulKernel;
 use crate::kernel::host::CpuPool;
 use crate::kernel::host::memory::{Elements, Input};
 use crate::kernel::host::scratch::with_scratch;
-use crate::kernel::host::simd::{vectorised, with_vectors};
+use crate::kernel::host::simd::{Contraction, contracted, vectorised, with_vectors};
 use crate::kernel::matmul::gemm::{Matrix, gemm};
 
 /// Maximum number of rows for which the quants are used directly: widening the weights would cost more than it saves.
@@ -52,74 +52,81 @@ impl Weights<'_> {
 
     /// The dot product of a row with `x`, which has the same length.
     #[inline(always)]
-    fn dot(self, row: usize, x: &[f32]) -> f32 {
+    fn dot(self, c: Contraction, row: usize, x: &[f32]) -> f32 {
+        let mut sums = [0f32; LANES];
+        let mut rest = 0.0;
         match self {
             Self::Blocks { format, words, first } => {
                 let start = first + row * (x.len() / format.elements);
-                let blocks = x.chunks_exact(format.elements).enumerate();
-                let mut sum = 0.0;
-                if format.coding != Coding::Plain {
-                    let mut wide = [0.0; 256];
-                    for (i, x) in blocks {
+                let mut wide = [0.0; 256];
+                for (i, x) in x.chunks_exact(format.elements).enumerate() {
+                    if format.coding != Coding::Plain {
                         let wide = &mut wide[..format.elements];
                         format.dequantize(words, start + i, wide);
-                        sum += dot_floats(wide, x);
+                        add_floats(c, wide, x, &mut sums);
+                        continue;
                     }
-                    return sum;
-                }
-                for (i, x) in blocks {
-                    let quants = format.quants(words, start + i);
-                    let part = if format.bits == 8 {
-                        dot_bytes(bytemuck::cast_slice(quants), x)
+                    let (quants, scale) = (format.quants(words, start + i), format.scale(words, start + i).to_f32());
+                    if format.bits == 8 {
+                        rest += add_bytes(c, bytemuck::cast_slice(quants), scale, x, &mut sums);
                     } else {
-                        dot_halves(quants, x)
-                    };
-                    sum += part * format.scale(words, start + i).to_f32();
+                        add_halves(c, quants, scale, x, &mut sums);
+                    }
                 }
-                sum
             }
-            Self::Bytes(values) => dot_bytes(&values[row * x.len()..(row + 1) * x.len()], x),
+            Self::Bytes(values) => {
+                rest = add_bytes(c, &values[row * x.len()..(row + 1) * x.len()], 1.0, x, &mut sums);
+            }
+        }
+        let mut half = LANES / 2;
+        while half > 0 {
+            for i in 0..half {
+                sums[i] += sums[i + half];
+            }
+            half /= 2;
+        }
+        sums[0] + rest
+    }
+}
+
+/// Number of independent sums. They are combined at the end of a row.
+const LANES: usize = 32;
+
+/// Adds the products of scaled quants and numbers to the sums. Returns the sum of those that fill no whole lanes.
+#[inline(always)]
+fn add_bytes(c: Contraction, quants: &[i8], scale: f32, x: &[f32], sums: &mut [f32; LANES]) -> f32 {
+    let ((quants, quants_rest), (x, x_rest)) = (quants.as_chunks::<LANES>(), x.as_chunks::<LANES>());
+    for (q, x) in quants.iter().zip(x) {
+        for i in 0..LANES {
+            sums[i] = c.mul_add(f32::from(q[i]) * scale, x[i], sums[i]);
+        }
+    }
+    quants_rest.iter().zip(x_rest).map(|(&q, &x)| f32::from(q) * scale * x).sum()
+}
+
+/// The same for widened quants, whose number is a multiple of the number of sums.
+#[inline(always)]
+fn add_floats(c: Contraction, wide: &[f32], x: &[f32], sums: &mut [f32; LANES]) {
+    for (wide, x) in wide.as_chunks::<LANES>().0.iter().zip(x.as_chunks::<LANES>().0) {
+        for i in 0..LANES {
+            sums[i] = c.mul_add(wide[i], x[i], sums[i]);
         }
     }
 }
 
-/// Number of independent sums, so that the compiler can vectorise.
-const LANES: usize = 16;
-
+/// The same for quants of four bits. The low halves of all bytes come first.
 #[inline(always)]
-fn dot_floats(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0f32; LANES];
-    for (a, b) in a.as_chunks::<LANES>().0.iter().zip(b.as_chunks::<LANES>().0) {
-        for ((sum, &a), &b) in sums.iter_mut().zip(a).zip(b) {
-            *sum += a * b;
-        }
-    }
-    sums.iter().sum()
-}
-
-#[inline(always)]
-fn dot_bytes(quants: &[i8], x: &[f32]) -> f32 {
-    let mut sums = [0f32; LANES];
-    let (mut q, mut v) = (quants.chunks_exact(LANES), x.chunks_exact(LANES));
-    for (q, v) in (&mut q).zip(&mut v) {
-        for ((sum, &q), &v) in sums.iter_mut().zip(q).zip(v) {
-            *sum += f32::from(q) * v;
-        }
-    }
-    let rest: f32 = q.remainder().iter().zip(v.remainder()).map(|(&q, &v)| f32::from(q) * v).sum();
-    sums.iter().sum::<f32>() + rest
-}
-
-#[inline(always)]
-fn dot_halves(quants: &[u8], x: &[f32]) -> f32 {
+fn add_halves(c: Contraction, quants: &[u8], scale: f32, x: &[f32], sums: &mut [f32; LANES]) {
+    const HALF: usize = LANES / 2;
     let (low, high) = x.split_at(quants.len());
-    let mut sums = [0f32; LANES];
-    for ((q, low), high) in quants.chunks_exact(LANES).zip(low.chunks_exact(LANES)).zip(high.chunks_exact(LANES)) {
-        for (((sum, &q), &low), &high) in sums.iter_mut().zip(q).zip(low).zip(high) {
-            *sum += (i32::from(q & 15) - 8) as f32 * low + (i32::from(q >> 4) - 8) as f32 * high;
+    let (low, high) = (low.as_chunks::<HALF>().0, high.as_chunks::<HALF>().0);
+    for ((q, low), high) in quants.as_chunks::<HALF>().0.iter().zip(low).zip(high) {
+        for i in 0..HALF {
+            let (a, b) = (i32::from(q[i] & 15) - 8, i32::from(q[i] >> 4) - 8);
+            sums[i] = c.mul_add(a as f32 * scale, low[i], sums[i]);
+            sums[HALF + i] = c.mul_add(b as f32 * scale, high[i], sums[HALF + i]);
         }
     }
-    sums.iter().sum()
 }
 
 /// The CPU twin. Inputs: x, weight.
@@ -140,11 +147,11 @@ pub(crate) fn quant_matmul(kernel: &QuantMatMulKernel, inputs: &[Input], out: &m
     if m <= FEW {
         for (row, x) in out.chunks_mut(n).zip(x.chunks(k)) {
             pool.each_unit(row, 1, k / 2, |first, cells| {
-                vectorised(
+                contracted(
                     #[inline(always)]
-                    || {
+                    |c| {
                         for (j, cell) in cells.iter_mut().enumerate() {
-                            *cell = weights.dot(first + j, x);
+                            *cell = weights.dot(c, first + j, x);
                         }
                     },
                 );

@@ -6,7 +6,7 @@ use super::RecurrentKernel;
 use crate::ir::{Activation, ActivationFunction, Cell, Recurrence};
 use crate::kernel::host::memory::Input;
 use crate::kernel::host::scratch::with_scratch;
-use crate::kernel::host::simd::vectorised;
+use crate::kernel::host::simd::contracted;
 use crate::kernel::host::{CpuPool, math};
 use crate::kernel::matmul::gemm::{Matrix, PANEL, multiply, pack_panels, packed_len};
 
@@ -205,10 +205,10 @@ fn activate(layer: &Recurrence, i: usize, sums: &mut [f32]) {
 fn apply(activation: &Activation, values: &mut [f32]) {
     let (a, b) = (f32::from_bits(activation.alpha), f32::from_bits(activation.beta));
     macro_rules! each {
-        (|$x:ident| $y:expr) => {
-            vectorised(
+        (|$c:ident, $x:ident| $y:expr) => {
+            contracted(
                 #[inline(always)]
-                || {
+                |$c| {
                     for value in &mut *values {
                         let $x = *value;
                         *value = $y;
@@ -218,23 +218,23 @@ fn apply(activation: &Activation, values: &mut [f32]) {
         };
     }
     match activation.function {
-        ActivationFunction::Sigmoid => each!(|x| 1.0 / (1.0 + math::exp(-x))),
-        ActivationFunction::Tanh => each!(|x| math::tanh(x)),
-        ActivationFunction::Relu => each!(|x| if x < 0.0 { 0.0 } else { x }),
-        ActivationFunction::Affine => each!(|x| a * x + b),
-        ActivationFunction::LeakyRelu => each!(|x| if x < 0.0 { a * x } else { x }),
-        ActivationFunction::ThresholdedRelu => each!(|x| if x < a { 0.0 } else { x }),
-        ActivationFunction::ScaledTanh => each!(|x| a * math::tanh(b * x)),
-        ActivationFunction::HardSigmoid => each!(|x| {
+        ActivationFunction::Sigmoid => each!(|c, x| 1.0 / (1.0 + math::exp(c, -x))),
+        ActivationFunction::Tanh => each!(|c, x| math::tanh(c, x)),
+        ActivationFunction::Relu => each!(|_c, x| if x < 0.0 { 0.0 } else { x }),
+        ActivationFunction::Affine => each!(|_c, x| a * x + b),
+        ActivationFunction::LeakyRelu => each!(|_c, x| if x < 0.0 { a * x } else { x }),
+        ActivationFunction::ThresholdedRelu => each!(|_c, x| if x < a { 0.0 } else { x }),
+        ActivationFunction::ScaledTanh => each!(|c, x| a * math::tanh(c, b * x)),
+        ActivationFunction::HardSigmoid => each!(|_c, x| {
             let line = a * x + b;
             let line = if line > 1.0 { 1.0 } else { line };
             if line < 0.0 { 0.0 } else { line }
         }),
-        ActivationFunction::Elu => each!(|x| if x < 0.0 { a * (math::exp(x) - 1.0) } else { x }),
-        ActivationFunction::Softsign => each!(|x| x / (1.0 + x.abs())),
-        ActivationFunction::Softplus => each!(|x| {
+        ActivationFunction::Elu => each!(|c, x| if x < 0.0 { a * (math::exp(c, x) - 1.0) } else { x }),
+        ActivationFunction::Softsign => each!(|_c, x| x / (1.0 + x.abs())),
+        ActivationFunction::Softplus => each!(|c, x| {
             let positive = if x < 0.0 { 0.0 } else { x };
-            positive + math::log(1.0 + math::exp(-x.abs()))
+            positive + math::log(c, 1.0 + math::exp(c, -x.abs()))
         }),
     }
 }

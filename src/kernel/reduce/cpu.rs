@@ -6,13 +6,11 @@ use crate::ir::ReduceKind;
 use crate::kernel::ReduceKernel;
 use crate::kernel::host::memory::Input;
 use crate::kernel::host::number::{Number, with_class};
+use crate::kernel::host::rows;
 use crate::kernel::host::scratch::with_scratch;
 use crate::kernel::host::simd::vectorised;
 use crate::kernel::host::{CpuPool, GRAIN};
 
-/// Number of elements summed in 32-bit lanes before the lanes are combined. The constant size also makes results
-/// independent of the number of threads.
-const BLOCK: usize = 1024;
 /// Number of independent sums, which allows vectorisation and hides latency.
 const LANES: usize = 32;
 
@@ -36,18 +34,6 @@ fn fold<T: Number>(x: &[T], start: T, f: impl Fn(T, T) -> T + Copy, join: impl F
     tail.iter().fold(lanes[0], |a, &v| f(a, v))
 }
 
-/// The sum of `f` over a slice. Blocks are summed in lanes, and the sums of blocks in double precision.
-#[inline(always)]
-pub(crate) fn sum_f32(x: &[f32], f: impl Fn(f32) -> f32 + Copy) -> f64 {
-    x.chunks(BLOCK).map(|block| f64::from(fold(block, 0.0, |a, v| a + f(v), |a, b| a + b))).sum()
-}
-
-/// The largest element of a slice. NaN wins.
-#[inline(always)]
-pub(crate) fn max_f32(x: &[f32]) -> f32 {
-    fold(x, f32::LOWEST, f32::larger, f32::larger)
-}
-
 /// Summation for a class.
 trait Sum: Number {
     /// Sums a contiguous row.
@@ -57,7 +43,7 @@ trait Sum: Number {
 impl Sum for f32 {
     #[inline(always)]
     fn sum_row(x: &[f32], squares: bool) -> f32 {
-        (if squares { sum_f32(x, |v| v * v) } else { sum_f32(x, |v| v) }) as f32
+        (if squares { rows::sum_squares(x, 0.0) } else { rows::sum(x) }) as f32
     }
 }
 

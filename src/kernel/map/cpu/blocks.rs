@@ -4,13 +4,13 @@
 use smallvec::SmallVec;
 
 use super::split::Chunk;
-use super::{MapInput, MapOutput, MapSource, TILE, Walk};
+use super::{MapInput, MapOutput, MapSource, Walk};
 use crate::kernel::host::memory::ElementsMut;
 
 /// Columns of a tile, along the last axis.
 const COLUMNS: usize = 32;
 /// Rows of a tile, along the axis that is contiguous in the transposed operand: one cache line of floats.
-const ROWS: usize = TILE / COLUMNS;
+const ROWS: usize = 16;
 
 /// A position in one operand.
 #[derive(Clone)]
@@ -92,7 +92,7 @@ impl<'a> Blocks<'a> {
     }
 }
 
-impl Walk for Blocks<'_> {
+impl<'a> Walk<'a> for Blocks<'a> {
     fn next(&mut self) -> usize {
         // Columns first, then rows, then planes.
         if self.tile != [0, 0] {

@@ -33,11 +33,30 @@ impl<'a> Lines<'a> {
     }
 }
 
-impl Walk for Lines<'_> {
+impl<'a> Walk<'a> for Lines<'a> {
     fn next(&mut self) -> usize {
         let count = TILE.min(self.left);
         self.left -= count;
         count
+    }
+
+    fn borrow(&mut self, input: usize, count: usize) -> Option<&'a [u32]> {
+        let MapSource::Elements(elements) = self.inputs[input].source else { return None };
+        let words = elements.words()?;
+        let at = self.reads[input].contiguous_run(count)?;
+        Some(&words[at..at + count])
+    }
+
+    fn borrow_out<'m>(
+        &mut self,
+        memories: &'m mut [ElementsMut],
+        output: usize,
+        count: usize,
+    ) -> Option<&'m mut [u32]> {
+        let memory = &mut memories[self.outputs[output].memory];
+        memory.view().words()?;
+        let at = self.writes[output].contiguous_run(count)?;
+        Some(memory.words(at..at + count))
     }
 
     fn load(&mut self, memories: &[ElementsMut], input: usize, tile: &mut [u32]) {

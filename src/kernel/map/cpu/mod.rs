@@ -1,5 +1,5 @@
 //! Fused elementwise chains on the CPU. The program is interpreted over tiles that fit the L1 cache, with one simple
-//! loop per expression and tile.
+//! loop per expression and tile. Contiguous 32-bit operands are read and written in place, without a tile.
 
 use smallvec::SmallVec;
 
@@ -20,7 +20,7 @@ mod split;
 pub(crate) use self::split::Chunk;
 
 /// Elements per tile. The registers of a typical chain then fit the L1 cache.
-const TILE: usize = 512;
+const TILE: usize = 1024;
 /// Distance between buffers. It is larger than a tile, so that the same position in two buffers does not map to the
 /// same cache line.
 const PITCH: usize = TILE + 48;
@@ -80,10 +80,23 @@ pub(crate) fn map(
 }
 
 /// Iterates over the tiles of a chunk and accesses its operands.
-trait Walk {
+trait Walk<'a> {
     /// Advances to the next tile, or to the first one on the first call. Returns its number of elements, or 0 after the
     /// last tile.
     fn next(&mut self) -> usize;
+    /// The tile of an input where it is in memory, instead of [`Self::load`], if it is contiguous and 32 bits wide.
+    fn borrow(&mut self, _input: usize, _count: usize) -> Option<&'a [u32]> {
+        None
+    }
+    /// The tile of an output where it is in memory, instead of [`Self::store`].
+    fn borrow_out<'m>(
+        &mut self,
+        _memories: &'m mut [ElementsMut],
+        _output: usize,
+        _count: usize,
+    ) -> Option<&'m mut [u32]> {
+        None
+    }
     /// Fills a tile from an input. Called once per input and tile.
     fn load(&mut self, memories: &[ElementsMut], input: usize, tile: &mut [u32]);
     /// Writes a tile to an output.
@@ -174,27 +187,34 @@ impl<'a> Code<'a> {
                 if count == 0 {
                     break;
                 }
-                self.compute(first.then_some(longest), count, &memories, walk, tiles, scalars);
+                let mut borrowed: SmallVec<[Option<&[u32]>; 32]> = SmallVec::from_elem(None, self.buffers.len());
+                let longest = first.then_some(longest);
+                first = false;
+                if self.compute(longest, count, &mut memories, walk, tiles, &mut borrowed, scalars) {
+                    continue;
+                }
                 for (output, reg) in self.program.outputs.iter().enumerate() {
                     let Some(buffer) = self.buffers[reg.0 as usize] else { continue };
-                    walk.store(&mut memories, output, &tiles[buffer * PITCH..][..count]);
+                    let tile = borrowed[reg.0 as usize].unwrap_or(&tiles[buffer * PITCH..][..count]);
+                    walk.store(&mut memories, output, tile);
                 }
-                first = false;
             }
         });
     }
 
     /// Computes all registers of one tile of `count` elements. For the first tile, `longest` is the maximum tile
-    /// length.
-    fn compute(
+    /// length. Inputs that need no tile are put into `borrowed`. Returns whether the only output was written directly.
+    #[expect(clippy::too_many_arguments, reason = "the state of one chunk")]
+    fn compute<'i>(
         &self,
         longest: Option<usize>,
         count: usize,
-        memories: &[ElementsMut],
-        walk: &mut dyn Walk,
+        memories: &mut [ElementsMut],
+        walk: &mut dyn Walk<'i>,
         tiles: &mut [u32],
+        borrowed: &mut [Option<&'i [u32]>],
         scalars: &[u32],
-    ) {
+    ) -> bool {
         for (i, expr) in self.program.exprs.iter().enumerate() {
             let Some(buffer) = self.buffers[i] else { continue };
             // A fixed register is filled once for all tiles.
@@ -214,18 +234,31 @@ impl<'a> Code<'a> {
                     let value = tile[0];
                     tile.fill(value);
                 }
-                Expr::Input(input, _) => walk.load(memories, input as usize, tile),
+                Expr::Input(input, _) => match walk.borrow(input as usize, count) {
+                    None => walk.load(memories, input as usize, tile),
+                    found => borrowed[i] = found,
+                },
                 _ => {
                     let (before, after) = (&*before, &*after);
-                    let operand = |reg: Reg| match self.buffers[reg.0 as usize] {
-                        Some(b) if b < buffer => &before[b * PITCH..][..count],
-                        Some(b) => &after[(b - buffer - 1) * PITCH..][..count],
-                        None => &[],
+                    let operand = |reg: Reg| match (borrowed[reg.0 as usize], self.buffers[reg.0 as usize]) {
+                        (Some(words), _) => words,
+                        (None, Some(b)) if b < buffer => &before[b * PITCH..][..count],
+                        (None, Some(b)) => &after[(b - buffer - 1) * PITCH..][..count],
+                        (None, None) => &[],
                     };
+                    // The last expression can write its result where it belongs: nothing is read after it.
+                    if i + 1 == self.program.exprs.len()
+                        && matches!(self.program.outputs[..], [reg] if reg.0 as usize == i)
+                        && let Some(out) = walk.borrow_out(memories, 0, count)
+                    {
+                        ops::step(self.program, expr, operand, out);
+                        return true;
+                    }
                     ops::step(self.program, expr, operand, tile);
                 }
             }
         }
+        false
     }
 }
 

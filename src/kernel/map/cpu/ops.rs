@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::hash;
 use crate::ir::{BinaryOp, Class, DType, Expr, Primitive, Program, Reg};
 use crate::kernel::host::math;
-use crate::kernel::host::simd::vectorised;
+use crate::kernel::host::simd::{Contraction, contracted, vectorised};
 
 /// `out[i] = f(a[i])`.
 #[inline(always)]
@@ -31,9 +31,9 @@ pub(crate) fn step<'t>(program: &Program, expr: &Expr, tile: impl Fn(Reg) -> &'t
     match *expr {
         Expr::Unary(op, x) => {
             let (class, x) = (program.class(x), tile(x));
-            vectorised(
+            contracted(
                 #[inline(always)]
-                || unary(op, class, x, out),
+                |c| unary(c, op, class, x, out),
             );
         }
         Expr::Binary(op, a, b) => {
@@ -91,7 +91,7 @@ pub(crate) fn step<'t>(program: &Program, expr: &Expr, tile: impl Fn(Reg) -> &'t
 }
 
 #[inline(always)]
-fn unary(op: Primitive, class: Class, x: &[u32], out: &mut [u32]) {
+fn unary(c: Contraction, op: Primitive, class: Class, x: &[u32], out: &mut [u32]) {
     match (op, class) {
         (Primitive::Neg, Class::Float) => each(x, out, |v: f32| -v),
         (Primitive::Neg, _) => each(x, out, u32::wrapping_neg),
@@ -110,8 +110,8 @@ fn unary(op: Primitive, class: Class, x: &[u32], out: &mut [u32]) {
         }),
         (Primitive::Sign, Class::Int) => each(x, out, i32::signum),
         (Primitive::Sign, Class::Uint) => each(x, out, |v: u32| v.min(1)),
-        (Primitive::Exp, _) => each(x, out, math::exp),
-        (Primitive::Log, _) => each(x, out, math::log),
+        (Primitive::Exp, _) => each(x, out, |v| math::exp(c, v)),
+        (Primitive::Log, _) => each(x, out, |v| math::log(c, v)),
         (Primitive::Sqrt, _) => each(x, out, f32::sqrt),
         (Primitive::Sin, _) => each(x, out, f32::sin),
         (Primitive::Cos, _) => each(x, out, f32::cos),
@@ -119,8 +119,8 @@ fn unary(op: Primitive, class: Class, x: &[u32], out: &mut [u32]) {
         (Primitive::Ceil, _) => each(x, out, f32::ceil),
         (Primitive::Round, _) => each(x, out, f32::round_ties_even),
         (Primitive::Trunc, _) => each(x, out, f32::trunc),
-        (Primitive::Erf, _) => each(x, out, math::erf),
-        (Primitive::Tanh, _) => each(x, out, math::tanh),
+        (Primitive::Erf, _) => each(x, out, |v| math::erf(c, v)),
+        (Primitive::Tanh, _) => each(x, out, |v| math::tanh(c, v)),
         (Primitive::BitNot, _) => each(x, out, |v: u32| !v),
         (Primitive::Not, _) => each(x, out, |v: u32| u32::from(v == 0)),
         (Primitive::IsNan, _) => each(x, out, |v: f32| u32::from(v.is_nan())),
