@@ -92,10 +92,34 @@ pub struct TensorSupport {
     pub adapter: Option<AdapterFacts>,
 }
 
+/// Asks for the number of floats in a vector.
+struct Lanes;
+
+impl pulp::WithSimd for Lanes {
+    type Output = usize;
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) -> usize {
+        S::F32_LANES
+    }
+}
+
 impl TensorSupport {
     /// The requested backend, or the CPU if there is no adapter.
     pub fn available(&self, wish: Backend) -> Backend {
         if self.adapter.is_some() { wish } else { Backend::Cpu }
+    }
+
+    /// The vector instructions that the CPU backend uses on this machine: `"AVX-512"`, `"AVX2"`, `"NEON"`, `"SIMD128"`,
+    /// or `"none"` for plain loops.
+    pub fn cpu_vectors(&self) -> &'static str {
+        match pulp::Arch::new().dispatch(Lanes) {
+            16.. => "AVX-512",
+            8.. => "AVX2",
+            4.. if cfg!(target_arch = "aarch64") => "NEON",
+            4.. => "SIMD128",
+            _ => "none",
+        }
     }
 
     /// Switches to the CPU for good, because the device was lost.
@@ -116,5 +140,18 @@ impl TensorSupport {
             (BackendChoice::Auto, Some(a)) => (Backend::Gpu, format!("the app renders on {}", a.name)),
         };
         Self { backend, reason, adapter }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_vectors_of_the_machine_are_named() {
+        let vectors = TensorSupport::decide(BackendChoice::Cpu, None).cpu_vectors();
+        #[cfg(target_arch = "x86_64")]
+        assert_eq!(vectors != "none", is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"), "{vectors}");
+        assert!(["AVX-512", "AVX2", "NEON", "SIMD128", "none"].contains(&vectors));
     }
 }

@@ -170,6 +170,10 @@ mod tests {
 
     #[test]
     fn rows_of_awkward_lengths_match_double_precision() {
+        crate::kernel::host::simd::forced::each(rows_match);
+    }
+
+    fn rows_match() {
         for n in [0, 1, 15, 16, 17, 63, 64, 65, 127, 1023, 1024, 1025, 3000] {
             let x: Vec<f32> = (0..n).map(|i| ((i * 37) % 101) as f32 * 0.3 - 20.0).collect();
             let wide = |f: &dyn Fn(f64) -> f64| x.iter().map(|&v| f(f64::from(v))).sum::<f64>();

@@ -45,6 +45,9 @@ pub(crate) fn vectorised<R>(work: impl FnMut() -> R) -> R {
 /// Runs work that uses SIMD types explicitly.
 #[inline(always)]
 pub(crate) fn with_vectors<W: WithSimd>(work: W) -> W::Output {
+    #[cfg(test)]
+    return forced::dispatch(work);
+    #[cfg(not(test))]
     Arch::new().dispatch(work)
 }
 
@@ -70,5 +73,41 @@ impl<R, F: FnMut(Contraction) -> R> WithSimd for Contracted<F> {
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, _: S) -> R {
         (self.0)(Contraction::of::<S>())
+    }
+}
+
+/// Instruction sets that tests choose instead of the machine.
+#[cfg(test)]
+pub(crate) mod forced {
+    use core::sync::atomic::{AtomicU8, Ordering};
+
+    use pulp::{Arch, Scalar, Simd, WithSimd};
+
+    /// All threads use it, so that those of a pool do.
+    static CHOICE: AtomicU8 = AtomicU8::new(0);
+    const PLAIN: u8 = 1;
+    const AVX2: u8 = 2;
+
+    #[inline(always)]
+    pub(super) fn dispatch<W: WithSimd>(work: W) -> W::Output {
+        match CHOICE.load(Ordering::Relaxed) {
+            PLAIN => return Simd::vectorize(Scalar::new(), work),
+            #[cfg(target_arch = "x86_64")]
+            AVX2 => {
+                if let Some(simd) = pulp::x86::V3::try_new() {
+                    return Simd::vectorize(simd, work);
+                }
+            }
+            _ => {}
+        }
+        Arch::new().dispatch(work)
+    }
+
+    /// Runs a test with plain loops, with AVX2 where it exists, and with what the machine has.
+    pub(crate) fn each(mut test: impl FnMut()) {
+        for choice in [PLAIN, AVX2, 0] {
+            CHOICE.store(choice, Ordering::Relaxed);
+            test();
+        }
     }
 }

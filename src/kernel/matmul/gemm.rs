@@ -59,6 +59,8 @@ pub(crate) enum Right<'a> {
     Panels(&'a [f32]),
     /// A matrix. Its rows are read in place if they are contiguous.
     Matrix(Matrix<'a>),
+    /// Contiguous rows that begin anywhere in a slice. They may overlap. A whole panel past the last column is readable.
+    Starts(&'a [f32], &'a [usize]),
 }
 
 impl<'a> From<&'a [f32]> for Right<'a> {
@@ -177,6 +179,8 @@ struct Block<'a> {
     /// Panels of the right-hand side, the distance between their rows, and between panels.
     right: &'a [f32],
     right_pitch: usize,
+    /// Where rows begin, if they are not equally far apart.
+    starts: &'a [usize],
     panel: usize,
     out: &'a mut [f32],
     stride: usize,
@@ -232,10 +236,11 @@ impl Block<'_> {
                     let rows = height.min(self.rows - first);
                     let place = (first, column + part, at);
                     with_rows!(rows, H, M => {
-                        if V == 2 && width <= S::F32_LANES {
-                            self.tile::<S, M, 1>(simd, place, width);
-                        } else {
-                            self.tile::<S, M, V>(simd, place, width);
+                        match (V == 2 && width <= S::F32_LANES, self.starts.is_empty()) {
+                            (true, true) => self.tile::<S, M, 1, false>(simd, place, width),
+                            (true, false) => self.tile::<S, M, 1, true>(simd, place, width),
+                            (false, true) => self.tile::<S, M, V, false>(simd, place, width),
+                            (false, false) => self.tile::<S, M, V, true>(simd, place, width),
                         }
                     });
                 }
@@ -245,7 +250,7 @@ impl Block<'_> {
 
     /// Computes one tile: `place` is its first row, its first column, and where that begins in the right-hand side.
     #[inline(always)]
-    fn tile<S: Simd, const M: usize, const V: usize>(
+    fn tile<S: Simd, const M: usize, const V: usize, const STARTS: bool>(
         &mut self,
         simd: S,
         (first, column, at): (usize, usize, usize),
@@ -254,9 +259,11 @@ impl Block<'_> {
         let depth = self.depth;
         let rows: [&[f32]; M] = core::array::from_fn(|i| &self.left[(first + i) * self.left_pitch..][..depth]);
         let right = &self.right[at..];
+        let starts = if STARTS { &self.starts[..depth] } else { &[] };
         let mut sums = [[simd.splat_f32s(0.0); V]; M];
         for p in 0..depth {
-            let (b, _) = S::as_simd_f32s(&right[p * self.right_pitch..][..V * S::F32_LANES]);
+            let from = if STARTS { starts[p] } else { p * self.right_pitch };
+            let (b, _) = S::as_simd_f32s(&right[from..][..V * S::F32_LANES]);
             for i in 0..M {
                 let a = simd.splat_f32s(rows[i][p]);
                 for v in 0..V {
@@ -302,22 +309,24 @@ pub(crate) fn multiply<'a>(
     }
     match b.into() {
         Right::Panels(panels) => {
-            blocks([m, n, k], out, stride, add, a, &panels[..packed_len(k, n)], PANEL, k * PANEL);
+            blocks([m, n, k], out, stride, add, a, &panels[..packed_len(k, n)], PANEL, &[], k * PANEL);
         }
         Right::Matrix(b) => {
             // A vector past the last column may be past the last element, so the rest of the columns is packed.
             let whole = if b.rows().is_some() { n / PANEL * PANEL } else { 0 };
             if let Some((data, pitch)) = b.rows().filter(|_| whole > 0) {
-                blocks([m, whole, k], out, stride, add, a, data, pitch, PANEL);
+                blocks([m, whole, k], out, stride, add, a, data, pitch, &[], PANEL);
             }
             if whole < n {
                 gemm([m, n - whole, k], &mut out[whole..], stride, add, a, b.at(0, whole));
             }
         }
+        Right::Starts(data, starts) => blocks([m, n, k], out, stride, add, a, data, 0, starts, PANEL),
     }
 }
 
-/// Multiplies by panels that begin `panel` elements apart, with `pitch` elements between their rows.
+/// Multiplies by panels that begin `panel` elements apart, with `pitch` elements between their rows, or rows that begin
+/// at `starts`.
 #[expect(clippy::too_many_arguments, reason = "a product has this many")]
 fn blocks(
     [m, n, k]: [usize; 3],
@@ -327,6 +336,7 @@ fn blocks(
     a: Matrix,
     right: &[f32],
     pitch: usize,
+    starts: &[usize],
     panel: usize,
 ) {
     // Equal parts of `k`.
@@ -352,6 +362,7 @@ fn blocks(
                     left_pitch,
                     right: &right[start * pitch..],
                     right_pitch: pitch,
+                    starts: if starts.is_empty() { &[] } else { &starts[start..start + depth] },
                     panel,
                     out: &mut out[first * stride..],
                     stride,
@@ -384,6 +395,10 @@ mod tests {
 
     #[test]
     fn products_add_and_leave_the_gaps_alone() {
+        crate::kernel::host::simd::forced::each(products_add);
+    }
+
+    fn products_add() {
         for (m, n, k) in [(1, 1, 1), (6, 16, 4), (7, 17, 385), (97, 33, 3), (200, 5, 800), (3, 40, 0)] {
             let values = |n: usize| (0..n).map(|i| ((i * 7) % 13) as f32 - 6.0).collect::<Vec<_>>();
             let (a, b) = (values(m * k), values(k * n));
@@ -398,8 +413,14 @@ mod tests {
                 let mut out = vec![0.5; m * stride];
                 let mut panels = vec![0.0; packed_len(k, n)];
                 pack_panels(b, k, n, &mut panels);
-                for round in 1..5 {
+                let starts: Vec<usize> = (0..k).map(|p| p * (n + PANEL)).collect();
+                let mut lines = vec![0.0; k * (n + PANEL)];
+                for (p, line) in lines.chunks_mut(n + PANEL).enumerate() {
+                    line[..n].iter_mut().enumerate().for_each(|(j, cell)| *cell = at(b, p, j));
+                }
+                for round in 1..6 {
                     match round {
+                        5 => multiply([m, n, k], &mut out, stride, true, a, Right::Starts(&lines, &starts)),
                         3 => multiply([m, n, k], &mut out, stride, true, a, &panels[..]),
                         4 => multiply([m, n, k], &mut out, stride, true, a, b),
                         _ => gemm([m, n, k], &mut out, stride, round > 1, a, b),

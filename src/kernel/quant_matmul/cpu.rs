@@ -25,7 +25,7 @@ const PANEL: usize = 1 << 17;
 
 /// Weights `[n, k]`, starting at row 0.
 #[derive(Clone, Copy)]
-enum Weights<'a> {
+pub(super) enum Weights<'a> {
     Blocks { format: BlockFormat, words: &'a [u32], first: usize },
     Bytes(&'a [i8]),
 }
@@ -147,6 +147,10 @@ pub(crate) fn quant_matmul(kernel: &QuantMatMulKernel, inputs: &[Input], out: &m
     if m <= FEW {
         for (row, x) in out.chunks_mut(n).zip(x.chunks(k)) {
             pool.each_unit(row, 1, k / 2, |first, cells| {
+                #[cfg(target_arch = "x86_64")]
+                if super::wide::dots(weights, first, x, cells) {
+                    return;
+                }
                 contracted(
                     #[inline(always)]
                     |c| {
@@ -284,6 +288,10 @@ mod tests {
 
     #[test]
     fn products_match_widened_weights_at_awkward_sizes() {
+        crate::kernel::host::simd::forced::each(products_match);
+    }
+
+    fn products_match() {
         let pool = CpuPool::new(3);
         let noise =
             |count: usize, seed: usize| -> Vec<f32> { (0..count).map(|i| ((i * 37 + seed) as f32).sin()).collect() };
@@ -316,6 +324,27 @@ mod tests {
                         "{dtype} {m}×{n}×{k}: {i}, {j} is {got}, not {want}"
                     );
                 }
+            }
+        }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn dots_of_wide_vectors_match_those_of_any_machine() {
+        for dtype in [DType::Q8_0, DType::Q4_0, DType::Q4_128] {
+            let format = dtype.block_format().expect("a quantised type");
+            let (n, k) = (7, 3 * format.elements);
+            let noise = |count: usize| -> Vec<f32> { (0..count).map(|i| (i as f32 * 0.7).sin()).collect() };
+            let (x, words) = (noise(k), format.pack(&noise(n * k)));
+            let weights = Weights::Blocks { format, words: &words, first: 0 };
+            let mut wide = vec![0.0; n - 1];
+            if !crate::kernel::quant_matmul::wide::dots(weights, 1, &x, &mut wide) {
+                assert!(pulp::x86::V4::try_new().is_none(), "{dtype}: AVX-512 is there but not used");
+                continue;
+            }
+            for (j, &got) in wide.iter().enumerate() {
+                let expected = weights.dot(Contraction::NONE, j + 1, &x);
+                assert!((got - expected).abs() <= 1e-5 * expected.abs().max(1.0), "{dtype}: {got}, not {expected}");
             }
         }
     }

@@ -2,6 +2,8 @@
 
 pub(crate) mod cpu;
 pub(crate) mod wgsl;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
 use core::ops::Range;
 

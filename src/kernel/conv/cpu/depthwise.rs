@@ -69,19 +69,19 @@ pub(crate) fn depthwise(
 
 /// How the lines of a band are arranged in a buffer: by tap along the depth, then by row modulo the stride, then by
 /// column modulo the stride.
-struct Lines<'a> {
+pub(super) struct Lines<'a> {
     kernel: &'a ConvKernel,
     /// Maximum number of output rows of a band.
-    high: usize,
+    pub high: usize,
     /// Rows and columns of one such part.
     rows: usize,
-    pitch: usize,
+    pub pitch: usize,
     /// Position of the first element of each tap.
-    starts: SmallVec<[usize; 25]>,
+    pub starts: SmallVec<[usize; 25]>,
 }
 
 impl<'a> Lines<'a> {
-    fn of(kernel: &'a ConvKernel, high: usize) -> Self {
+    pub(super) fn of(kernel: &'a ConvKernel, high: usize) -> Self {
         let window = &kernel.window;
         // Input extent of `count` results, divided by the stride.
         let reach = |axis: usize, count: usize| {
@@ -98,12 +98,16 @@ impl<'a> Lines<'a> {
         Self { kernel, high, rows, pitch, starts: taps(window).map(start).collect() }
     }
 
+    /// Number of floats in the lines of a band.
+    pub(super) fn len(&self) -> usize {
+        let window = &self.kernel.window;
+        window.size[0] * window.stride[1] * window.stride[2] * self.rows * self.pitch
+    }
+
     /// Computes some rows of one plane at a given depth.
     fn convolve(&self, x: &[f32], weight: &[f32], bias: f32, deep: usize, high: Range<usize>, out: &mut [f32]) {
-        let window = &self.kernel.window;
         let width = self.kernel.output[2];
-        let parts = window.size[0] * window.stride[1] * window.stride[2];
-        let gathered = parts * self.rows * self.pitch;
+        let gathered = self.len();
         let results = ((high.len() - 1) * self.pitch + width).next_multiple_of(WIDEST);
         // The last vectors read past the last line.
         with_scratch(gathered + WIDEST + results, |buffer: &mut [f32]| {
@@ -117,7 +121,7 @@ impl<'a> Lines<'a> {
     }
 
     /// Gathers the input lines of some output rows.
-    fn gather(&self, x: &[f32], deep: usize, high: Range<usize>, lines: &mut [f32]) {
+    pub(super) fn gather(&self, x: &[f32], deep: usize, high: Range<usize>, lines: &mut [f32]) {
         let (window, input) = (&self.kernel.window, self.kernel.input);
         let [_, step, wide] = window.stride;
         let mut parts = lines.chunks_exact_mut(self.rows * self.pitch);

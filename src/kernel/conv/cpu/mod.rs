@@ -1,5 +1,7 @@
-//! Convolution on the CPU: for each tile of output positions, input columns are gathered directly into the panels that
-//! the weights are multiplied by. Groups that turn one channel into a few use [`mod@depthwise`].
+//! Convolution on the CPU: products of the weights and the input. A 1×1 window reads the input in place. Otherwise the
+//! input lines of a band of output rows are gathered with zero padding, and every tap reads them from a different start.
+//! Where the padding would make that wasteful, columns are gathered into panels instead. Groups that turn one channel
+//! into a few use [`mod@depthwise`].
 
 mod depthwise;
 
@@ -8,7 +10,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use self::depthwise::depthwise;
+use self::depthwise::{Lines, depthwise};
 use crate::ir::Window;
 use crate::kernel::ConvKernel;
 use crate::kernel::host::CpuPool;
@@ -17,7 +19,7 @@ use crate::kernel::host::memory::Input;
 use crate::kernel::host::packed::HostWords;
 use crate::kernel::host::scratch::with_scratch;
 use crate::kernel::host::simd::vectorised;
-use crate::kernel::matmul::gemm::{Matrix, PANEL, multiply, pack_panels, packed_len};
+use crate::kernel::matmul::gemm::{Matrix, PANEL, Right, multiply, pack_panels, packed_len};
 
 /// Floats of gathered columns and results that fit the L2 cache.
 const COLUMNS: usize = 1 << 17;
@@ -25,6 +27,8 @@ const COLUMNS: usize = 1 << 17;
 const STRIP: usize = 8;
 /// Minimum number of channels for which gathering columns pays.
 const TALL: usize = 32;
+/// How often an element must be used for packing to pay, per row that it is packed with.
+const USED: usize = 4;
 /// Groups that turn one channel into at most this many are convolved channel by channel.
 const FEW: usize = 4;
 
@@ -103,7 +107,24 @@ fn products(
     let depth = channels_in * window;
     // A 1×1 window with stride 1 needs no gathering.
     let pointwise = window == 1 && kernel.window.stride == [1; 3] && kernel.input == kernel.output;
-    let (width, height) = tile_size(depth, plane, channels, kernel.batch * kernel.groups, pool.threads());
+    let groups = kernel.batch * kernel.groups;
+    let lines = if pointwise { None } else { bands(kernel, pool.threads()) };
+    let (width, height) = match &lines {
+        Some(lines) => {
+            let (width, wanted) = (lines.high * kernel.output[2], tasks(groups, pool.threads()));
+            let height = channels.div_ceil(wanted.div_ceil(plane.div_ceil(width))).max(TALL);
+            (width, height.next_multiple_of(STRIP).min(channels))
+        }
+        None => tile_size(depth, plane, channels, groups, pool.threads()),
+    };
+    // Where the rows that the weights are multiplied by begin in the lines of all channels.
+    let starts: Vec<usize> = lines
+        .iter()
+        .flat_map(|lines| {
+            (0..channels_in)
+                .flat_map(move |channel| lines.starts.iter().map(move |start| channel * lines.len() + start))
+        })
+        .collect();
     let mut tiles: Vec<Tile> = Vec::new();
     for (at, out) in out.chunks_mut(plane * channels).enumerate() {
         for (c, block) in out.chunks_mut(plane * height).enumerate() {
@@ -126,35 +147,58 @@ fn products(
         let height = tile.pieces.iter().map(|piece| piece.len()).sum::<usize>() / width;
         let group = tile.channel / channels;
         let x = &x[(tile.batch * kernel.channels_in + group * channels_in) * source..][..channels_in * source];
-        let multiplied = |block: &mut [f32], panels: &[f32]| {
+        let multiplied = |block: &mut [f32], width: usize, right: Right| {
             for (i, row) in block.chunks_mut(width).enumerate() {
                 row.fill(bias.get(tile.channel + i).copied().unwrap_or(0.0));
             }
             let weights =
                 Matrix { data: weight, offset: (tile.channel * depth) as isize, row: depth as isize, column: 1 };
-            multiply([height, width, depth], block, width, true, weights, panels);
+            multiply([height, width, depth], block, width, true, weights, right);
         };
         let in_one = width == plane;
-        let block = if in_one { 0 } else { height * width };
-        with_scratch(packed_len(depth, width) + block, |buffer: &mut [f32]| {
-            let (panels, block) = buffer.split_at_mut(packed_len(depth, width));
-            if pointwise {
-                let x = Matrix { data: x, offset: tile.position as isize, row: source as isize, column: 1 };
-                pack_panels(x, depth, width, panels);
-            } else {
-                vectorised(
-                    #[inline(always)]
-                    || gather(kernel, x, tile.position, width, panels),
-                );
-            }
-            match &mut tile.pieces[..] {
-                [piece] if in_one => multiplied(piece, panels),
-                pieces => {
-                    multiplied(block, panels);
-                    pieces.iter_mut().zip(block.chunks(width)).for_each(|(piece, row)| piece.copy_from_slice(row));
+        if let Some(lines) = &lines {
+            // Results are as far apart as the lines that they are made of.
+            let (columns, first) = (kernel.output[2], tile.position / kernel.output[2]);
+            let rows = width / columns;
+            let reach = (rows - 1) * lines.pitch + columns;
+            with_scratch(channels_in * lines.len() + PANEL + height * reach, |buffer: &mut [f32]| {
+                let (gathered, block) = buffer.split_at_mut(channels_in * lines.len() + PANEL);
+                for (x, gathered) in x.chunks(source).zip(gathered.chunks_mut(lines.len())) {
+                    lines.gather(x, 0, first..first + rows, gathered);
                 }
-            }
-        });
+                multiplied(block, reach, Right::Starts(gathered, &starts));
+                let cells = tile.pieces.iter_mut().flat_map(|piece| piece.chunks_mut(width));
+                for (cells, block) in cells.zip(block.chunks(reach)) {
+                    let rows = cells.chunks_mut(columns).zip(block.chunks(lines.pitch));
+                    rows.for_each(|(cells, row)| cells.copy_from_slice(&row[..columns]));
+                }
+            });
+        } else {
+            // Packing pays if each element is used often.
+            let in_place = pointwise && height <= USED * depth;
+            let packed = if in_place { 0 } else { packed_len(depth, width) };
+            let block = if in_one { 0 } else { height * width };
+            with_scratch(packed + block, |buffer: &mut [f32]| {
+                let (panels, block) = buffer.split_at_mut(packed);
+                let matrix = Matrix { data: x, offset: tile.position as isize, row: source as isize, column: 1 };
+                if pointwise && !in_place {
+                    pack_panels(matrix, depth, width, panels);
+                } else if !pointwise {
+                    vectorised(
+                        #[inline(always)]
+                        || gather(kernel, x, tile.position, width, panels),
+                    );
+                }
+                let right = if in_place { Right::Matrix(matrix) } else { Right::Panels(panels) };
+                match &mut tile.pieces[..] {
+                    [piece] if in_one => multiplied(piece, width, right),
+                    pieces => {
+                        multiplied(block, width, right);
+                        pieces.iter_mut().zip(block.chunks(width)).for_each(|(piece, row)| piece.copy_from_slice(row));
+                    }
+                }
+            });
+        }
         if let Some(finish) = finish {
             let first = (tile.batch * kernel.channels_out + tile.channel) * plane + tile.position;
             tile.pieces.iter_mut().enumerate().for_each(|(i, piece)| finish.apply(first + i * plane, piece));
@@ -162,10 +206,32 @@ fn products(
     });
 }
 
+/// Number of tiles that each group should have, so that all threads are busy.
+fn tasks(groups: usize, threads: usize) -> usize {
+    if threads == 1 { 1 } else { (threads * 2).div_ceil(groups) }
+}
+
+/// Bands of output rows whose input lines and results fit the L2 cache. `None` if much of what they compute would be
+/// thrown away: the results of the padding between lines.
+fn bands(kernel: &ConvKernel, threads: usize) -> Option<Lines<'_>> {
+    let [deep, high, wide] = kernel.output;
+    let channels = (kernel.channels_in + kernel.channels_out) / kernel.groups;
+    if deep != 1 {
+        return None;
+    }
+    let one = Lines::of(kernel, 1);
+    if one.pitch * 4 > wide * 5 {
+        return None;
+    }
+    let most = (COLUMNS / (channels * one.pitch * kernel.window.stride[1] * kernel.window.stride[2])).max(1);
+    let wanted = tasks(kernel.batch * kernel.groups, threads);
+    Some(Lines::of(kernel, high.div_ceil(wanted).min(most)))
+}
+
 /// Positions and channels of a tile. Small planes are processed whole, with their results in one slice. Otherwise the
 /// positions are split first, and the channels only if threads would be idle.
 fn tile_size(depth: usize, plane: usize, channels: usize, groups: usize, threads: usize) -> (usize, usize) {
-    let wanted = if threads == 1 { 1 } else { (threads * 2).div_ceil(groups) };
+    let wanted = tasks(groups, threads);
     if depth * plane <= COLUMNS / 2 && channels / wanted >= TALL {
         return (plane, channels.div_ceil(wanted).next_multiple_of(STRIP));
     }
@@ -355,6 +421,10 @@ pub(crate) mod tests {
 
     #[test]
     fn convolutions_match_the_definition() {
+        crate::kernel::host::simd::forced::each(convolutions_match);
+    }
+
+    fn convolutions_match() {
         let pool = CpuPool::new(3);
         for (window, input) in windows() {
             for (groups, channels) in [(1, [3, 5]), (2, [4, 6]), (3, [3, 6]), (1, [2, 65]), (1, [1, 7])] {
