@@ -84,7 +84,7 @@ impl KernelSpec for RowNormKernel {
     }
 
     fn forms(&self, caps: &Caps) -> Variants {
-        rows(self).variants(caps)
+        shape(self).variants(caps)
     }
 
     fn wgsl(&self, step: &Step, caps: &Caps) -> Option<Launch> {

@@ -86,7 +86,7 @@ impl KernelSpec for SoftmaxKernel {
     }
 
     fn forms(&self, caps: &Caps) -> Variants {
-        rows(self).variants(caps)
+        shape(self).variants(caps)
     }
 
     fn wgsl(&self, step: &Step, caps: &Caps) -> Option<Launch> {

@@ -1,6 +1,6 @@
 //! Compiles loops for the instruction set of the machine, selected at run time.
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 /// Whether multiplications and additions can be contracted at no cost.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ pub(crate) fn with_vectors<W: WithSimd>(work: W) -> W::Output {
     #[cfg(test)]
     return forced::dispatch(work);
     #[cfg(not(test))]
-    Arch::new().dispatch(work)
+    pulp::Arch::new().dispatch(work)
 }
 
 /// A closure. It is `FnMut` because a closure called as `FnOnce` goes through a separate function that would not be
