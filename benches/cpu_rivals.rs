@@ -249,7 +249,8 @@ fn all_work() -> Vec<Work> {
             stride: [stride, stride],
             ..default()
         };
-        let attributes = json!({ "pads": [before; 4], "group": groups, "strides": [stride, stride] });
+        let attributes =
+            json!({ "pads": [before, before, before, before], "group": groups, "strides": [stride, stride] });
         add(
             format!("{kind} {channels}→{out} {size}×{size}/{stride} {side}²"),
             vec![(vec![1, channels, side, side], false), (vec![out, channels / groups, size, size], true)],
