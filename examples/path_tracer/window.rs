@@ -46,10 +46,14 @@ fn spawn_canvas(mut commands: Commands, options: Res<Options>, tracer: Res<Trace
     let image = images.add(image_for_tensor(options.size.x, options.size.y));
     commands.entity(tracer.pixels).insert(ImageFromTensor { image: image.clone(), live: true });
     commands.spawn(Camera2d);
-    commands.spawn((Node { width: percent(100), height: percent(100), ..default() }, ImageNode::new(image)));
     let font = TextFont { font_size: FontSize::Px(18.0), ..default() };
     let place = Node { position_type: PositionType::Absolute, left: px(14), bottom: px(10), ..default() };
-    commands.spawn((Text::default(), font, TextShadow::default(), place));
+    commands.spawn((
+        Node { width: percent(100), height: percent(100), ..default() },
+        ImageNode::new(image),
+        // A child is drawn over its parent.
+        children![(Text::default(), font, TextShadow::default(), place)],
+    ));
 }
 
 fn follow_mouse(
