@@ -12,7 +12,7 @@ use bevy::render::storage::GpuShaderBuffer;
 use bevy::render::texture::GpuImage;
 
 use crate::cpu::CpuExecutor;
-use crate::error::TensorFault;
+use crate::error::{StallStage, TensorFault};
 use crate::figures::{Count, TensorDiagnostics};
 use crate::gpu::{Frame, FrameWork, GpuExecutor, GpuSettings, ImageJob, SharedBuffers};
 use crate::ir::Backend;
@@ -126,7 +126,7 @@ pub(crate) fn hand_over_recordings(
     support: Option<Res<TensorSupport>>,
     mut gate: Gate,
 ) {
-    let letters = gate.outbox.take();
+    let letters = gate.outbox.take_new();
     let (mut others, mut requests) = (Vec::new(), Vec::new());
     let device = support.is_some_and(|support| support.adapter.is_some());
     for letter in letters {
@@ -162,7 +162,7 @@ pub(crate) fn move_models(
     mut gate: Gate,
     mut commands: Commands,
 ) {
-    let Some(support) = support else { return };
+    let Some(support) = support else { return gate.outbox.seal() };
     let back = removed.read().map(|model| (model, support.backend)).collect::<Vec<_>>();
     let wished = changed.iter().map(|(model, wish)| (model, wish.0));
     for (model, wish) in wished.chain(back) {
@@ -179,6 +179,7 @@ pub(crate) fn move_models(
             }
         }
     }
+    gate.outbox.seal();
 }
 
 /// Moves letters to the render world. Extraction continues if the renderer stops; see [`give_up_gpu`].
@@ -187,10 +188,13 @@ pub(crate) fn extract_recordings(
     mut extracted: ResMut<Extracted>,
     executor: Option<ResMut<GpuExecutor>>,
     settings: Res<GpuSettings>,
+    diagnostics: Res<TensorDiagnostics>,
 ) {
     if let Some(mut outbox) = main_world.get_resource_mut::<Outbox>() {
         extracted.receive(outbox.take());
     }
+    let waiting = extracted.frame.work.iter().filter(|work| matches!(work, FrameWork::Part(_))).count();
+    diagnostics.progress(StallStage::Renderer).advance(0, waiting as u64);
     if let Some(settings) = main_world.get_resource::<MemorySettings>() {
         extracted.frame.settings = *settings;
     }
@@ -234,8 +238,10 @@ pub(crate) fn run_batches(
     mut executor: ResMut<GpuExecutor>,
     mut extracted: ResMut<Extracted>,
     images: Option<Res<RenderAssets<GpuImage>>>,
+    diagnostics: Res<TensorDiagnostics>,
 ) {
     extracted.untaken = None;
+    diagnostics.progress(StallStage::Renderer).end_all();
     let mut frame = extracted.frame.take();
     for copy in core::mem::take(&mut extracted.copies) {
         match images.as_ref().and_then(|images| images.get(copy.image)) {
@@ -255,6 +261,10 @@ fn give_up_gpu(main_world: &mut World, extracted: &mut Extracted, executor: Opti
     batches.extend(Batch::split(extracted.frame.take_parts()));
     batches.iter_mut().for_each(Batch::abandon_crossings);
     extracted.copies.clear();
+    if let Some(diagnostics) = main_world.get_resource::<TensorDiagnostics>() {
+        diagnostics.progress(StallStage::Renderer).end_all();
+        diagnostics.progress(StallStage::Queue).end_all();
+    }
     let mut move_over = |storage: &Storage| {
         if storage.fall_back() {
             lost.push(storage.id());

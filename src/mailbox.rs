@@ -22,17 +22,37 @@ pub(crate) use held::{Held, Released, Rules};
 
 /// The mailbox in the main world.
 #[derive(Resource, Debug, Default)]
-pub(crate) struct Outbox(Vec<Letter>);
+pub(crate) struct Outbox {
+    letters: Vec<Letter>,
+    /// Number of letters that earlier frames have put in order and nobody has taken, because the renderer stands still.
+    sealed: usize,
+}
 
 impl Outbox {
     /// Appends a letter.
     pub(crate) fn post(&mut self, letter: impl Into<Letter>) {
-        self.0.push(letter.into());
+        self.letters.push(letter.into());
+    }
+
+    /// Number of recordings in the mailbox.
+    pub(crate) fn recordings(&self) -> u64 {
+        self.letters.iter().filter(|letter| matches!(letter, Letter::Work(_))).count() as u64
     }
 
     /// Takes all letters out of the mailbox.
     pub(crate) fn take(&mut self) -> Vec<Letter> {
-        core::mem::take(&mut self.0)
+        self.sealed = 0;
+        core::mem::take(&mut self.letters)
+    }
+
+    /// Takes the letters of this frame out of the mailbox, to put them in order. Those of earlier frames stay in front.
+    pub(crate) fn take_new(&mut self) -> Vec<Letter> {
+        self.letters.split_off(self.sealed.min(self.letters.len()))
+    }
+
+    /// Ends a frame: all letters are in order.
+    pub(crate) fn seal(&mut self) {
+        self.sealed = self.letters.len();
     }
 }
 

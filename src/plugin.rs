@@ -26,6 +26,7 @@ use crate::memory::{MemorySettings, NewsReceiver, NewsSender, trigger_news};
 use crate::pipelines::{TensorPipelines, WarmUpStatus, trigger_warm_ups};
 use crate::readback::{NotificationChannel, trigger_ready};
 use crate::record::{FrameRecordings, TuneSettings};
+use crate::reports::{WatchdogSettings, watch};
 use crate::schedule::{BacklogSettings, TensorBacklog, TensorBacklogs};
 use crate::support::{AdapterFacts, BackendChoice, TensorSupport};
 
@@ -50,6 +51,8 @@ pub struct TensorComputePlugin {
     pub cpu_fallback: Option<Duration>,
     /// Initial value of the [`BacklogSettings`] resource: how far recording may run ahead.
     pub backlog: BacklogSettings,
+    /// Initial value of the [`WatchdogSettings`] resource: when work that does not move on is reported.
+    pub watchdog: WatchdogSettings,
     /// Measure the time of every launch. See [`TensorDiagnostics::set_timings`].
     pub timings: bool,
     /// Start in debug mode: log plans, add debug groups to launches, and report the op that first produced a NaN or an
@@ -125,6 +128,8 @@ impl Plugin for TensorComputePlugin {
             .init_resource::<TensorKernels>()
             .add_message::<AssetEvent<Shader>>()
             .insert_resource(self.memory)
+            .register_type::<WatchdogSettings>()
+            .insert_resource(self.watchdog)
             .insert_resource(NewsReceiver(news_receiver))
             .insert_resource(NewsSender(news_sender))
             .init_resource::<NotificationChannel>()
@@ -140,6 +145,7 @@ impl Plugin for TensorComputePlugin {
                 First,
                 (
                     poll_device,
+                    watch,
                     (trigger_ready, trigger_faults, trigger_news, trigger_warm_ups, deliver_files, reload_kernels),
                 )
                     .chain()
@@ -246,8 +252,8 @@ fn adapter_facts(world: &World) -> Option<AdapterFacts> {
 
 /// Polls the device without waiting. The callbacks of finished readbacks run now, so that they are delivered in this
 /// frame. Polling also detects a lost device.
-fn poll_device(device: Option<Res<RenderDevice>>) {
-    if let Some(device) = device {
+fn poll_device(device: Option<Res<RenderDevice>>, diagnostics: Res<TensorDiagnostics>) {
+    if let Some(device) = device.filter(|_| !diagnostics.answers_held()) {
         // Fails only if the device is lost, which Bevy reports.
         let _ = device.poll(wgpu::PollType::Poll);
     }

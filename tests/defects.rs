@@ -4,3 +4,4 @@ mod device;
 mod files;
 mod kernels;
 mod results;
+mod watchdog;

@@ -1,12 +1,19 @@
 //! Random frames compared with a model on the host. Tensors are spawned, shared, viewed, pinned, written, moved and
-//! despawned. Every value read must be correct, and nothing may remain at the end. Set `SOAK_FRAMES=10000` for a long
-//! run and `SOAK_SEED` to replay one.
+//! despawned, beside custom kernels, pictures, files, models that move between the backends, lost devices and a renderer
+//! that stands still. Every value read must be correct, every request must be answered, and nothing may remain at the
+//! end. `scripts/soak` runs it long, with several seeds; `SOAK_FRAMES` and `SOAK_SEED` replay one run.
+
+mod mixed;
+
+use std::time::{Duration, Instant};
 
 use bevy::prelude::*;
+use bevy_tensor_compute::error::ReadError;
 use bevy_tensor_compute::memory::{HostCopies, MemoryPolicy, SyncDirection};
 use bevy_tensor_compute::prelude::*;
 
 use crate::common::Rig;
+use mixed::Mixed;
 
 /// A small random number generator. A seed replays a run.
 struct Random(u64);
@@ -28,15 +35,29 @@ struct Shown {
     pinned: bool,
 }
 
+/// A read that has not been answered.
+struct Pending {
+    receiver: TensorReceiver,
+    expected: Vec<f32>,
+    /// The frame of the request.
+    asked: usize,
+    when: Instant,
+}
+
 struct Soak {
     rig: Rig,
     random: Random,
     /// Contents of all storages ever created, as integers that `f32` represents exactly.
     storages: Vec<Vec<f32>>,
     tensors: Vec<Shown>,
-    pending: Vec<(TensorReceiver, Vec<f32>, usize)>,
+    pending: Vec<Pending>,
     reads: usize,
     frame: usize,
+    mixed: Mixed,
+    /// The frame in which a device was lost last. Reads before it may be answered with an error.
+    last_loss: usize,
+    /// The longest time from a request to its answer, in frames and on the clock.
+    longest: (usize, Duration),
 }
 
 /// Elements of the largest tensor: 64 KiB.
@@ -117,7 +138,7 @@ impl Soak {
         let shown = self.tensors[i];
         let expected = self.content(shown).to_vec();
         let receiver = self.rig.record(move |ops| ops.read(shown.entity)).unwrap();
-        self.pending.push((receiver, expected, self.frame));
+        self.pending.push(Pending { receiver, expected, asked: self.frame, when: Instant::now() });
     }
 
     fn pin(&mut self) {
@@ -171,6 +192,7 @@ impl Soak {
         if self.tensors.len() > 60 {
             self.despawn();
         }
+        self.mix();
         self.rig.app.update();
         self.frame += 1;
         self.collect();
@@ -178,13 +200,15 @@ impl Soak {
 
     /// Compares the values that have arrived.
     fn collect(&mut self) {
-        let frame = self.frame;
-        let reads = &mut self.reads;
-        self.pending.retain(|(receiver, expected, asked)| match receiver.try_recv() {
+        let (frame, last_loss) = (self.frame, self.last_loss);
+        let (reads, longest) = (&mut self.reads, &mut self.longest);
+        self.pending.retain(|Pending { receiver, expected, asked, when }| match receiver.try_recv() {
             None => true,
+            Some(Err(ReadError::DeviceLost)) if *asked <= last_loss => false,
             Some(answer) => {
                 let data = answer.unwrap_or_else(|error| panic!("frame {asked}, answered in {frame}: {error}"));
                 assert_eq!(data.as_slice::<f32>().unwrap(), expected, "frame {asked}, answered in {frame}");
+                *longest = (longest.0.max(frame - asked), longest.1.max(when.elapsed()));
                 *reads += 1;
                 false
             }
@@ -202,29 +226,54 @@ fn every_value_is_right_and_nothing_is_left() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let (frames, seed) = (number("SOAK_FRAMES"), number("SOAK_SEED").unwrap_or(1));
     println!("SOAK_SEED={seed}");
+    let mut rig = Rig::new(Backend::Gpu);
+    let mixed = Mixed::new(&mut rig);
     let mut soak = Soak {
-        rig: Rig::new(Backend::Gpu),
+        rig,
         random: Random(seed),
         storages: Vec::new(),
         tensors: Vec::new(),
         pending: Vec::new(),
         reads: 0,
         frame: 0,
+        mixed,
+        last_loss: 0,
+        longest: (0, Duration::ZERO),
     };
     let long = frames.is_some();
-    let frames = frames.unwrap_or(400) as usize;
+    let frames = frames.unwrap_or(300) as usize;
     let mut early = None;
     for frame in 0..frames {
         soak.step();
         if frame == frames / 2 {
             early = resident_pages();
         }
+        if long && (frame + 1) % (frames / 10).max(1) == 0 {
+            let (memory, figures) = (resident_pages().map_or(0, |pages| pages * 4096 >> 20), soak.rig.figures());
+            let device = figures.total_device_bytes >> 10;
+            println!("frame {}: process {memory} MiB, device {device} KiB, {} reads", frame + 1, soak.reads);
+        }
     }
+    soak.end_mix();
     soak.rig.app.world_mut().resource_mut::<MemorySettings>().budget = None;
     while !soak.pending.is_empty() {
         soak.rig.settle();
         soak.collect();
     }
+    let (waited, mixed) = (soak.longest, &soak.mixed);
+    println!(
+        "{frames} frames: {} reads, {} losses, {} pauses, {} moves, {} files, {} pictures; longest wait {} frames, {:?}; \
+         unanswered {}",
+        soak.reads,
+        mixed.losses,
+        mixed.pauses,
+        mixed.moves,
+        mixed.files,
+        mixed.pictures,
+        waited.0,
+        waited.1,
+        soak.pending.len()
+    );
     assert_eq!(soak.rig.faults(), []);
     assert!(soak.reads > frames / 5, "{} values compared", soak.reads);
     if let (true, Some(early), Some(late)) = (long, early, resident_pages()) {

@@ -10,7 +10,7 @@ use bevy::prelude::*;
 use crossbeam_channel::Sender;
 
 use super::{Watch, read_words, run_plan, scratch_words, words_of};
-use crate::error::{ReadError, RunError, TensorFault, catch};
+use crate::error::{ReadError, RunError, StallStage, TensorFault, catch};
 use crate::figures::{Count, TensorDiagnostics, TimedBatch, TimedLaunch};
 use crate::ir::Backend;
 use crate::kernel::CpuPool;
@@ -26,10 +26,10 @@ const LIMITS: PlanLimits = PlanLimits { buffers: 64, alignment: 16, binding: usi
 /// How long the worker waits for content from the GPU before it checks whether the app has exited.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// The main world's handle to the CPU backend.
 /// The worker has been told to rest since it got work.
 const RESTED: u64 = u64::MAX;
 
+/// The main world's handle to the CPU backend.
 #[derive(Resource)]
 pub(crate) struct CpuExecutor {
     sender: async_channel::Sender<Task>,
@@ -37,6 +37,7 @@ pub(crate) struct CpuExecutor {
     idle: AtomicU64,
     /// Number of batches after which unused scratch memory is freed.
     window: Arc<AtomicU64>,
+    diagnostics: TensorDiagnostics,
 }
 
 /// A request to the worker.
@@ -74,7 +75,7 @@ impl CpuExecutor {
             window: window.clone(),
             pool: pool.clone(),
             batches: 0,
-            diagnostics,
+            diagnostics: diagnostics.clone(),
             faults,
         };
         // This thread ends when the app drops its end of the channel. The threads of the pool help it.
@@ -90,6 +91,7 @@ impl CpuExecutor {
                         if batch.has_content() {
                             worker.run(batch);
                         }
+                        worker.diagnostics.progress(StallStage::Cpu).end_next();
                     }
                     Task::TakeIn(storage) => worker.take_in(&storage),
                     Task::Rest => worker.free_scratch(),
@@ -99,14 +101,17 @@ impl CpuExecutor {
         if let Err(error) = std::thread::Builder::new().name("tensor cpu".to_owned()).spawn(work) {
             error!("failed to start the thread of the CPU backend: {error}");
         }
-        Self { sender, idle: AtomicU64::new(0), window }
+        Self { sender, idle: AtomicU64::new(0), window, diagnostics }
     }
 
     /// Queues a frame's work. The queue is unbounded.
     pub(crate) fn send(&self, batch: Batch) {
-        // This fails only if the worker has stopped. Dropping the batch then answers its read requests.
         self.idle.store(0, Ordering::Relaxed);
-        let _ = self.sender.try_send(Task::Run(batch));
+        self.diagnostics.progress(StallStage::Cpu).begin();
+        if self.sender.try_send(Task::Run(batch)).is_err() {
+            // The worker has stopped. Dropping the batch answers its read requests.
+            self.diagnostics.progress(StallStage::Cpu).end_all();
+        }
     }
 
     /// Makes a storage of this backend resident before it is needed, so that the first batch that uses it is not
@@ -114,6 +119,10 @@ impl CpuExecutor {
     pub(crate) fn take_in(&self, storage: Arc<Storage>) {
         let _ = self.sender.try_send(Task::TakeIn(storage));
     }
+}
+
+fn panicked<T>(message: String) -> Result<T, RunError> {
+    Err(RunError::Panic { task: "the CPU backend", message })
 }
 
 /// Frees the scratch memory of a CPU backend without work after as many frames as idle buffers are kept.
@@ -142,7 +151,7 @@ fn note_bound_writes(plan: &Plan, batch: &Batch) {
 impl Worker {
     /// Takes a storage in before work needs it.
     fn take_in(&mut self, storage: &Arc<Storage>) {
-        let taken = catch(|| self.make_resident(storage)).unwrap_or_else(|panic| Err(RunError::Device(panic)));
+        let taken = catch(|| self.make_resident(storage)).unwrap_or_else(panicked);
         if let Err(error) = taken {
             let _ = self.faults.send(TensorFault::Run(error));
         }
@@ -175,7 +184,7 @@ impl Worker {
             self.tend_scratch(scratch_words(&plan));
             Ok(())
         });
-        if let Err(error) = outcome.unwrap_or_else(|panic| Err(RunError::Device(panic))) {
+        if let Err(error) = outcome.unwrap_or_else(panicked) {
             for request in requests.into_iter().flatten() {
                 request.fail(ReadError::Failed(error.clone()));
             }

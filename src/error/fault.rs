@@ -3,7 +3,7 @@
 use bevy::prelude::*;
 use crossbeam_channel::{Receiver, Sender};
 
-use super::{BindingError, ImageError, KernelError, RunError};
+use super::{BindingError, ImageError, KernelError, RunError, Stall};
 
 /// A failure outside of any call that could have returned an error. It is logged; observe it with `app.add_observer` to
 /// handle it.
@@ -50,6 +50,9 @@ pub enum TensorFault {
         /// The tensor's entity.
         tensor: Entity,
     },
+    /// Recorded work has not moved on for longer than [`WatchdogSettings`](crate::reports::WatchdogSettings) allow. It
+    /// is not cancelled, and is reported once until something happens again.
+    Stalled(Stall),
 }
 
 impl core::fmt::Display for TensorFault {
@@ -65,6 +68,7 @@ impl core::fmt::Display for TensorFault {
             Self::Binding { entity: Some(entity), error } => write!(f, "{entity}: {error}"),
             Self::Binding { entity: None, error } => error.fmt(f),
             Self::Undelivered { tensor } => write!(f, "tensor {tensor} was despawned before its values arrived"),
+            Self::Stalled(stall) => stall.fmt(f),
         }
     }
 }
@@ -72,6 +76,7 @@ impl core::fmt::Display for TensorFault {
 pub(crate) fn log_fault(fault: On<TensorFault>) {
     match fault.event() {
         TensorFault::Undelivered { .. } => debug!("{}", *fault),
+        TensorFault::Stalled(_) => warn!("{}", *fault),
         _ => error!("{}", *fault),
     }
 }

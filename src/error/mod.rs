@@ -10,6 +10,7 @@ mod op;
 mod panics;
 mod read;
 mod run;
+mod stall;
 mod tensor;
 
 pub use audio::AudioError;
@@ -21,6 +22,7 @@ pub use kernel::KernelError;
 pub use op::{OpError, OpResult, OperandInfo};
 pub use read::ReadError;
 pub use run::{MemoryHolder, RunError};
+pub use stall::{Stall, StallStage};
 pub use tensor::TensorError;
 
 pub use crate::ir::SourcePlace;

@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs `work`. If it panics, returns the message of the panic.
 ///
-/// For work in queues: a panic fails its own piece of work, and the queue goes on. State that `work` has changed is
+/// For work in queues: a panic fails its own piece of work, and the queue goes on. For detached tasks too: one that
+/// panics ends without a word, and whoever waits for its answer would wait for ever. State that `work` has changed is
 /// not used after a panic, except for counters.
 pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| message(&*payload))

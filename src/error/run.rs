@@ -81,6 +81,14 @@ pub enum RunError {
     /// The device reported a validation error. This is a bug; please report it.
     #[error("the device reported an error: {0}")]
     Device(String),
+    /// A thread that worked on this panicked. Other work goes on.
+    #[error("{task} panicked: {message}")]
+    Panic {
+        /// What panicked.
+        task: &'static str,
+        /// The message of the panic.
+        message: String,
+    },
     /// In debug mode: the first op of a batch whose results have NaNs or infinities although its operands have none.
     #[error("{op} at {site}: {nans} NaNs and {infinities} infinities in the result, none in the operands")]
     NonFinite {

@@ -3,6 +3,7 @@
 mod failures;
 mod plan_report;
 mod pool_class;
+mod progress;
 mod timings;
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,8 +19,10 @@ pub use timings::{
 };
 
 pub(crate) use failures::Failures;
+pub(crate) use progress::Progress;
 pub(crate) use timings::{TimedBatch, TimedLaunch, Timings};
 
+use crate::error::{Stall, StallStage};
 use crate::ir::Backend;
 
 macro_rules! figures {
@@ -135,6 +138,10 @@ pub struct TensorDiagnostics {
     /// Whether each launch is timed in its own pass although the device does not need that. For comparison.
     split_passes: Arc<AtomicBool>,
     failures: Arc<Failures>,
+    /// Whether answers of the device are held back.
+    held: Arc<AtomicBool>,
+    progress: Arc<[Progress; 4]>,
+    stalls: Arc<Mutex<Vec<Stall>>>,
 }
 
 impl TensorDiagnostics {
@@ -238,8 +245,32 @@ impl TensorDiagnostics {
         self.failures.set(label, count);
     }
 
+    /// For tests: a device that does not answer. While this is on, the plugin does not ask it for finished work.
+    #[doc(hidden)]
+    pub fn hold_answers(&self, on: bool) {
+        self.held.store(on, Ordering::Relaxed);
+    }
+
+    pub(crate) fn answers_held(&self) -> bool {
+        self.held.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn failures(&self) -> &Arc<Failures> {
         &self.failures
+    }
+
+    /// Recorded work that has not moved on for longer than the watchdog allows, at most one place per backend. Empty
+    /// again as soon as something happens.
+    pub fn stalls(&self) -> Vec<Stall> {
+        self.stalls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_stalls(&self, stalls: Vec<Stall>) {
+        *self.stalls.lock().unwrap_or_else(PoisonError::into_inner) = stalls;
+    }
+
+    pub(crate) fn progress(&self, stage: StallStage) -> &Progress {
+        &self.progress[stage as usize]
     }
 
     pub(crate) fn counters(&self) -> &Arc<Counters> {

@@ -12,6 +12,7 @@ use bevy::tasks::AsyncComputeTaskPool;
 
 use super::header::{Header, LENGTH};
 use super::safetensors::{FormatError, io_error};
+use crate::error::catch;
 use crate::tensor::TensorData;
 
 /// The tensors of a safetensors file as an asset: `asset_server.load("model.safetensors")`.
@@ -81,7 +82,12 @@ impl AssetLoader for SafetensorsLoader {
         for name in header.names() {
             let entry = header.entry(&path, &name)?;
             let bytes = file.take(entry.to - entry.from, header.end()).await?;
-            let decode = async move { entry.decode(&name, &bytes).map(|data| (name, data)) };
+            let file = path.clone();
+            let decode = async move {
+                let decoded = catch(|| entry.decode(&name, &bytes));
+                let decoded = decoded.unwrap_or_else(|message| Err(FormatError::Panic { path: file, message }));
+                decoded.map(|data| (name, data))
+            };
             tensors.push(AsyncComputeTaskPool::get().spawn(decode));
         }
         file.ends(header.end()).await?;

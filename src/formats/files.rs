@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use super::safetensors::{FormatError, SafetensorsFile, save_safetensors};
 use super::upload::{Arriving, LoadWeights};
-use crate::error::OpError;
+use crate::error::{OpError, catch};
 use crate::readback::TensorReceiver;
 use crate::record::TensorCommands;
 use crate::tensor::{ModelTensors, Tensor, TensorData, TensorNames, TensorOf};
@@ -172,7 +172,8 @@ impl TensorFiles<'_, '_> {
                 }
             }
             turn.comes().await;
-            let result = result.and_then(|()| save_safetensors(&path, &tensors)).map(|()| tensors.len());
+            let saved = || result.and_then(|()| save_safetensors(&path, &tensors)).map(|()| tensors.len());
+            let result = catch(saved).unwrap_or_else(|panic| panicked(&path, panic));
             let _ = sender.send(FileNews::Saved(TensorsSaved { entity: model, path, result }));
             drop(turn);
         };
@@ -216,15 +217,21 @@ impl TensorFiles<'_, '_> {
         let names: Option<Vec<String>> = names.map(|names| names.iter().map(|&name| name.to_owned()).collect());
         let task = async move {
             turn.comes().await;
-            let result = SafetensorsFile::open(&path).and_then(|mut file| {
+            let load = || {
+                let mut file = SafetensorsFile::open(&path)?;
                 let names = names.unwrap_or_else(|| file.names());
                 names.into_iter().map(|name| file.read(&name).map(|data| (name, data))).collect()
-            });
+            };
+            let result = catch(load).unwrap_or_else(|panic| panicked(&path, panic));
             let _ = sender.send(FileNews::Loaded(model, path, result));
             drop(turn);
         };
         IoTaskPool::get().spawn(task).detach();
     }
+}
+
+fn panicked<T>(path: &Path, message: String) -> Result<T, FormatError> {
+    Err(FormatError::Panic { path: path.to_owned(), message })
 }
 
 /// Applies loaded tensors to the world and triggers the result events. A despawned model gets its event too, for

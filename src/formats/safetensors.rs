@@ -100,6 +100,14 @@ pub enum FormatError {
         /// Why a file cannot have it.
         reason: &'static str,
     },
+    /// Reading or writing the file panicked. This is a bug; please report it.
+    #[error("{}: the task panicked: {message}", path.display())]
+    Panic {
+        /// Path of the file.
+        path: PathBuf,
+        /// The message of the panic.
+        message: String,
+    },
     /// The call of [`TensorFiles::save`](super::TensorFiles::save) failed. It returned the same error.
     #[error("{0}")]
     Refused(Box<OpError>),

@@ -3,6 +3,7 @@
 //! The executor never waits. If the pipelines of a batch are still compiling, or if room is being made for its tensors,
 //! the batch stays at the front of the queue and is tried again in the next frame.
 
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use super::submission::Submitter;
 use super::warm_ups::WarmUps;
 use super::work::{Outcome, Work, WorkQueue, split_by_direction};
 use super::workspace::Workspace;
-use crate::error::{ReadError, RunError};
+use crate::error::{ReadError, RunError, StallStage};
 use crate::figures::{Count, TensorDiagnostics};
 use crate::ir::Backend;
 use crate::kernel::Caps;
@@ -47,6 +48,10 @@ pub(crate) struct GpuExecutor {
     housekeeping: Housekeeping,
     diagnostics: TensorDiagnostics,
     outlets: Outlets,
+    /// Pieces of work that were done in this frame.
+    done: u64,
+    /// Number of submissions at the end of the last frame.
+    submits: u64,
 }
 
 impl GpuExecutor {
@@ -61,6 +66,8 @@ impl GpuExecutor {
     ) -> Self {
         shared.serve();
         let (faults, news) = (outlets.faults.clone(), outlets.news.clone());
+        // Those of an earlier device do not count.
+        let submits = gpu.counters.submits.load(Ordering::Relaxed);
         Self {
             queue: WorkQueue::default(),
             programs: Programs::new(gpu.clone(), caps, facts, settings, shared.clone(), diagnostics.debug()),
@@ -72,6 +79,8 @@ impl GpuExecutor {
             gpu,
             diagnostics,
             outlets,
+            done: 0,
+            submits,
         }
     }
 
@@ -89,7 +98,20 @@ impl GpuExecutor {
             self.outlets.report(RunError::Device(error.to_string()));
         }
         self.gpu.counters.batches_waiting_now.put(self.queue.batches() as u64);
+        self.show_progress();
         self.gpu.counters.encode_nanos.add(start.elapsed().as_nanos() as u64);
+    }
+
+    /// Tells the watchdog how far the work has come.
+    fn show_progress(&mut self) {
+        let done = core::mem::take(&mut self.done);
+        self.diagnostics.progress(StallStage::Queue).advance(done, self.queue.batches() as u64);
+        let submits = self.gpu.counters.submits.load(Ordering::Relaxed);
+        if core::mem::replace(&mut self.submits, submits) != submits {
+            let diagnostics = self.diagnostics.clone();
+            let number = diagnostics.progress(StallStage::Device).begin();
+            self.gpu.queue.on_submitted_work_done(move || diagnostics.progress(StallStage::Device).end(number));
+        }
     }
 
     /// Applies settings, and takes in what the device and background tasks have finished since the last frame.
@@ -132,7 +154,7 @@ impl GpuExecutor {
     fn work_through_queue(&mut self) {
         while let Some(work) = self.queue.pop() {
             match self.proceed(work) {
-                Outcome::Done => {}
+                Outcome::Done => self.done += 1,
                 Outcome::Wait(work) => {
                     self.queue.push_front(work);
                     break;
@@ -297,6 +319,8 @@ impl GpuExecutor {
     /// Answers the readbacks in flight, and returns the storages whose content was lost with the device.
     fn lose_device(&mut self) -> Vec<u64> {
         self.submitter.fail_readbacks();
+        // Nothing will finish on that device.
+        self.diagnostics.progress(StallStage::Device).end_all();
         self.workspace.lose_device()
     }
 }

@@ -9,6 +9,7 @@
 //! everything after it.
 
 use core::sync::atomic::Ordering;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use bevy::platform::collections::HashSet;
@@ -17,6 +18,7 @@ use bevy::tasks::IoTaskPool;
 
 use super::device::{ErrorScope, Gpu};
 use crate::disk::replace_file;
+use crate::error::catch;
 use crate::pipelines::{CacheFile, CacheFound, TensorPipelines, TuningTable};
 use crate::support::AdapterFacts;
 
@@ -191,19 +193,22 @@ impl Persistence {
         self.written = (built, table.clone());
         let (path, key, driver, shared) = (self.path.clone(), self.key, self.driver.clone(), self.shared.clone());
         move || {
-            let data = driver.and_then(|cache| cache.get_data()).unwrap_or_default();
-            let content = Content { pipelines: shared.ids(), table, driver: data };
-            let bytes = content.to_bytes(key);
-            let result =
-                path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| replace_file(&path, &bytes));
+            let write = || {
+                // The driver's part of the file comes from code that is not ours.
+                let data = driver.and_then(|cache| cache.get_data()).unwrap_or_default();
+                let bytes = Content { pipelines: shared.ids(), table, driver: data }.to_bytes(key);
+                path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+                replace_file(&path, &bytes).map(|()| bytes.len())
+            };
+            let result = catch(write).unwrap_or_else(|panic| Err(io::Error::other(panic)));
             if let Err(error) = &result {
                 warn!("{}: {error}", path.display());
             }
             shared.update_file(|file| {
                 if let Some(file) = file {
                     match result {
-                        Ok(()) => {
-                            (file.bytes, file.error, file.writes) = (Some(bytes.len() as u64), None, file.writes + 1)
+                        Ok(bytes) => {
+                            (file.bytes, file.error, file.writes) = (Some(bytes as u64), None, file.writes + 1)
                         }
                         Err(error) => file.error = Some(error.to_string()),
                     }

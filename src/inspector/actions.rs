@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use super::log::{InspectorLog, LogKind};
 use super::{InspectorState, format};
-use crate::error::OpError;
+use crate::error::{OpError, catch};
 use crate::figures::TensorDiagnostics;
 use crate::formats::{save_npy, save_safetensors};
 use crate::memory::{AdviceSettings, MemoryAdvisor, TensorMemory};
@@ -215,7 +215,7 @@ fn save(world: &mut World, tensor: Entity, name: String, path: PathBuf) -> Resul
     let sender = world.resource::<SaveChannel>().sender.clone();
     let task = async move {
         let result = match receiver.recv().await {
-            Ok(data) => save_data(&path, &name, data),
+            Ok(data) => catch(|| save_data(&path, &name, data)).unwrap_or_else(Err),
             Err(error) => Err(error.to_string()),
         };
         tell(&sender, result.map(|()| path));
@@ -236,7 +236,7 @@ fn save_data(path: &Path, name: &str, data: TensorData) -> Result<(), String> {
 /// Runs a file operation in the background and logs the result.
 fn report(world: &World, work: impl FnOnce() -> Result<PathBuf, String> + Send + 'static) {
     let sender = world.resource::<SaveChannel>().sender.clone();
-    IoTaskPool::get().spawn(async move { tell(&sender, work()) }).detach();
+    IoTaskPool::get().spawn(async move { tell(&sender, catch(work).unwrap_or_else(Err)) }).detach();
 }
 
 fn tell(sender: &Sender<(LogKind, String)>, result: Result<PathBuf, String>) {

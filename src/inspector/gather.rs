@@ -11,6 +11,7 @@ use super::log::{InspectorLog, LogKind};
 use super::snapshot::{FrameCost, InspectorSnapshot, MemorySample, SAMPLES, SPARKS, rows};
 use super::values::TensorValues;
 use super::{InspectorPanel, InspectorState, TensorInspector, format};
+use crate::error::catch;
 use crate::figures::{TensorDiagnostics, TensorFigures};
 use crate::ir::Backend;
 use crate::memory::MemorySettings;
@@ -64,6 +65,7 @@ pub(super) fn gather(
     pace.frames += 1;
     let elapsed = now.saturating_sub(pace.since);
     snapshot.figures = figures;
+    snapshot.stalls = diagnostics.stalls();
     if elapsed < inspector.refresh && !inspector.is_changed() && snapshot.revision > 0 {
         return;
     }
@@ -236,8 +238,9 @@ pub(super) fn read_values(
                 let (sender, answer) = async_channel::bounded(1);
                 let task = async move {
                     let values = receiver.recv().await.map_err(|error| error.to_string());
+                    let values = values.and_then(|data| catch(|| TensorValues::new(entity, now, &data)));
                     // Fails only if the inspector no longer needs the values.
-                    let _ = sender.try_send(values.map(|data| TensorValues::new(entity, now, &data)));
+                    let _ = sender.try_send(values);
                 };
                 AsyncComputeTaskPool::get().spawn(task).detach();
                 reads.pending = Some(Pending { tensor: entity, answer });

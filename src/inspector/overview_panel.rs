@@ -187,6 +187,12 @@ fn device(ui: &mut egui::Ui, adapter: &AdapterFacts) {
 fn warnings(snapshot: &InspectorSnapshot) -> Vec<String> {
     let mut warnings = Vec::new();
     let figures = &snapshot.figures;
+    for stall in &snapshot.stalls {
+        let text = stall.to_string();
+        let mut letters = text.chars();
+        let first = letters.next().map(|letter| letter.to_uppercase().to_string()).unwrap_or_default();
+        warnings.push(format!("{first}{}.", letters.as_str()));
+    }
     if let Some(support) = &snapshot.support
         && support.backend == Backend::Gpu
     {

@@ -9,6 +9,7 @@ use bevy::prelude::*;
 
 use super::log::LogEntry;
 use super::values::TensorValues;
+use crate::error::Stall;
 use crate::figures::{PlanReport, PoolClass, TensorFigures, TimingReport, TimingSource};
 use crate::ir::{Backend, DType, Shape};
 use crate::memory::{MemoryAdvice, MemorySettings, ModelUsage};
@@ -33,6 +34,8 @@ pub struct InspectorSnapshot {
     pub support: Option<TensorSupport>,
     /// Totals.
     pub figures: TensorFigures,
+    /// Work that does not move on.
+    pub stalls: Vec<Stall>,
     /// The cost of a frame.
     pub frame: FrameCost,
     /// The memory settings of the app.

@@ -293,17 +293,23 @@ impl Program {
             UnaryOp::LeakyRelu => select!(bin!(Ge, x, c!(0.0)), x, bin!(Mul, x, scalars[0])),
             UnaryOp::Elu => {
                 // `exp` only receives non-positive values, so a large x cannot overflow.
-                let below = bin!(Sub, un!(Exp, bin!(Min, x, c!(0.0))), c!(1.0));
+                let below = bin!(Min, x, c!(0.0));
+                let far = bin!(Sub, un!(Exp, below), c!(1.0));
+                let below = self.exp_minus_one(below, below, far);
                 select!(bin!(Gt, x, c!(0.0)), x, bin!(Mul, scalars[0], below))
             }
             UnaryOp::Selu => {
-                let below = bin!(Sub, un!(Exp, bin!(Min, x, c!(0.0))), c!(1.0));
-                let below = bin!(Mul, c!(1.673_263_2), below);
+                let below = bin!(Min, x, c!(0.0));
+                let far = bin!(Sub, un!(Exp, below), c!(1.0));
+                let below = bin!(Mul, c!(1.673_263_2), self.exp_minus_one(below, below, far));
                 bin!(Mul, c!(1.050_701), select!(bin!(Gt, x, c!(0.0)), x, below))
             }
             UnaryOp::Celu => {
-                let scaled = bin!(Div, bin!(Min, x, c!(0.0)), scalars[0]);
-                let below = bin!(Mul, scalars[0], bin!(Sub, un!(Exp, scaled), c!(1.0)));
+                let below = bin!(Min, x, c!(0.0));
+                let scaled = bin!(Div, below, scalars[0]);
+                let far = bin!(Mul, scalars[0], bin!(Sub, un!(Exp, scaled), c!(1.0)));
+                // Near 0 the factor and the division cancel out, so that a huge factor does not enlarge rounding errors.
+                let below = self.exp_minus_one(scaled, below, far);
                 select!(bin!(Gt, x, c!(0.0)), x, below)
             }
             UnaryOp::ThresholdedRelu => select!(bin!(Gt, x, scalars[0]), x, c!(0.0)),

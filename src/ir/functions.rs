@@ -100,6 +100,18 @@ impl Program {
         (self.apply(Primitive::Exp, half), self.apply(Primitive::Exp, minus))
     }
 
+    /// `factor · (eˣ − 1) / x` by its series where x is near 0, where the difference would lose most of its digits.
+    /// `far` elsewhere.
+    pub(super) fn exp_minus_one(&mut self, x: Reg, factor: Reg, far: Reg) -> Reg {
+        const SERIES: [f32; 8] =
+            [1.0 / 40_320.0, 1.0 / 5_040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 1.0 / 2.0, 1.0];
+        let sum = self.polynomial(x, &SERIES);
+        let near = self.binary(Mul, factor, sum);
+        let m = self.apply(Primitive::Abs, x);
+        let small = self.with(Lt, m, 0.5);
+        self.choose(small, near, far)
+    }
+
     pub(super) fn sinh(&mut self, x: Reg) -> Reg {
         let (root, inverse) = self.exponentials(x);
         let (half_root, half_inverse) = (self.with(Mul, root, 0.5), self.with(Mul, inverse, 0.5));

@@ -11,7 +11,7 @@ use bevy::prelude::*;
 use bevy::tasks::AsyncComputeTaskPool;
 
 use super::{MemoryNews, NewsSender};
-use crate::error::OpError;
+use crate::error::{OpError, RunError, catch};
 use crate::ir::Shape;
 use crate::readback::TensorReceiver;
 use crate::record::TensorCommands;
@@ -142,7 +142,14 @@ impl MemoryAdvisor<'_, '_> {
                         }
                     }
                 }
-                advice.duplicates.extend(duplicates(contents));
+                match catch(|| duplicates(contents)) {
+                    Ok(found) => advice.duplicates.extend(found),
+                    Err(message) => {
+                        let error = RunError::Panic { task: "the search for duplicates", message };
+                        // Fails only if the app has exited.
+                        let _ = news.send(MemoryNews::Failed(error));
+                    }
+                }
             }
             advice.duplicates.sort_by_key(|duplicates| core::cmp::Reverse(duplicates.bytes));
             // Fails only if the app has exited.

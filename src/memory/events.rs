@@ -4,6 +4,7 @@ use bevy::prelude::*;
 use crossbeam_channel::{Receiver, Sender};
 
 use super::{MemoryAdvice, MemoryPressure};
+use crate::error::{RunError, TensorFault};
 use crate::tensor::{Tensor, TensorOf};
 
 /// Triggered on every tensor whose content was lost with the device. The event bubbles from the tensor to its model.
@@ -29,7 +30,6 @@ use crate::tensor::{Tensor, TensorOf};
 /// [`ReadError::DeviceLost`](crate::error::ReadError::DeviceLost). A tensor is restored on its next use if its content
 /// is available on the host:
 /// - The tensor was evicted to the host, or was not uploaded yet.
-/// - The tensor was evicted to the host.
 /// - Its content is generated (zeros, constants, ranges, random numbers), and it was not written since.
 /// - A host copy exists because of [`HostCopies::Keep`](crate::memory::HostCopies::Keep) or
 ///   [`TensorMemory::synchronize`](crate::memory::TensorMemory::synchronize), and no kernel wrote to the tensor since.
@@ -59,6 +59,8 @@ pub(crate) enum MemoryNews {
     /// Ids of storages whose content is lost.
     Lost(Vec<u64>),
     Advice(MemoryAdvice),
+    /// A task failed.
+    Failed(RunError),
 }
 
 /// Sending end, for executors and tasks.
@@ -79,6 +81,7 @@ pub(crate) fn trigger_news(
         match news {
             MemoryNews::Pressure(pressure) => commands.trigger(pressure),
             MemoryNews::Advice(advice) => commands.trigger(advice),
+            MemoryNews::Failed(error) => commands.trigger(TensorFault::Run(error)),
             MemoryNews::Lost(mut storages) => {
                 storages.sort_unstable();
                 for (entity, tensor, name) in &tensors {

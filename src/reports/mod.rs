@@ -4,12 +4,15 @@
 pub mod diagnostic_paths;
 mod export;
 mod monitor;
+mod watchdog;
 
 use core::time::Duration;
 
 pub(crate) use diagnostic_paths::plugin as paths_plugin;
 pub use monitor::TensorMonitor;
 pub(crate) use monitor::plugin;
+pub(crate) use watchdog::watch;
+pub use watchdog::{WatchdogClock, WatchdogSettings};
 
 use crate::figures::FrameTimeline;
 use crate::ir::Backend;

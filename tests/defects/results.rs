@@ -551,3 +551,46 @@ fn scatters_of_slices_and_integers_are_right_at_size() {
         }
     }
 }
+
+// Found by fuzzing: a huge factor enlarged the rounding error of exp(x) - 1 to an infinity on one backend.
+#[test]
+fn exponential_units_are_exact_near_zero_and_with_any_factor() {
+    let x = [-0.0f32, 0.0, -1e-30, -1e-7, -1e-3, -0.3, -0.499, -0.5, -0.501, -2.0, -8.0, -100.0, 0.7, 3e4];
+    let celu = |x: f32, a: f32| match f64::from(x) {
+        x if x > 0.0 => x,
+        x => f64::from(a) * (x / f64::from(a)).exp_m1(),
+    };
+    let elu = |x: f32, a: f32| if x > 0.0 { f64::from(x) } else { f64::from(a) * f64::from(x).exp_m1() };
+    let selu = |x: f32| 1.050_700_987_355_480_5 * elu(x, 1.673_263_2);
+    for backend in BACKENDS {
+        let mut rig = Rig::new(backend);
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let tensor = rig.spawn(Tensor::from_slice(&x, [x.len()]).unwrap());
+            let check = |what: &str, got: TensorData, expected: &dyn Fn(f32) -> f64| {
+                let relative =
+                    [3e-7, 1e-3, 8e-3][[DType::F32, DType::F16, DType::BF16].iter().position(|d| *d == dtype).unwrap()];
+                let round = |v: f32| match dtype {
+                    DType::F16 => half::f16::from_f32(v).to_f32(),
+                    DType::BF16 => half::bf16::from_f32(v).to_f32(),
+                    _ => v,
+                };
+                for (x, got) in x.iter().map(|&x| round(x)).zip(got.to_f32()) {
+                    let wide = expected(x);
+                    let e = round(wide as f32);
+                    let near = got == e || (f64::from(got) - wide).abs() <= relative * wide.abs() + 6e-8;
+                    assert!(near, "{backend}, {dtype}: {what} of {x} is {got}, expected {wide}");
+                }
+            };
+            for a in [1.0f32, 0.5, 2.0, 1e-3, 1e30, f32::MAX] {
+                let got = rig.compute(move |ops| ops.celu(ops.cast(tensor, dtype)?, a)).unwrap();
+                check(&format!("celu by {a}"), got, &|x| celu(x, a));
+            }
+            for a in [1.0f32, 0.5, 1e30] {
+                let got = rig.compute(move |ops| ops.elu(ops.cast(tensor, dtype)?, a)).unwrap();
+                check(&format!("elu by {a}"), got, &|x| elu(x, a));
+            }
+            let got = rig.compute(move |ops| ops.selu(ops.cast(tensor, dtype)?)).unwrap();
+            check("selu", got, &selu);
+        }
+    }
+}
