@@ -252,8 +252,8 @@ fn adapter_facts(world: &World) -> Option<AdapterFacts> {
 
 /// Polls the device without waiting. The callbacks of finished readbacks run now, so that they are delivered in this
 /// frame. Polling also detects a lost device.
-fn poll_device(device: Option<Res<RenderDevice>>, diagnostics: Res<TensorDiagnostics>) {
-    if let Some(device) = device.filter(|_| !diagnostics.answers_held()) {
+fn poll_device(device: Option<Res<RenderDevice>>) {
+    if let Some(device) = device {
         // Fails only if the device is lost, which Bevy reports.
         let _ = device.poll(wgpu::PollType::Poll);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bevy::prelude::*;
 use bevy_egui::egui;
 use bevy_egui::egui::accesskit::Role;
-use bevy_tensor_compute::figures::{KernelTiming, TimingReport, TimingStats};
+use bevy_tensor_compute::figures::{KernelTiming, NodePlace, TimingReport, TimingStats};
 use bevy_tensor_compute::inspector::*;
 use bevy_tensor_compute::memory::ModelUsage;
 use bevy_tensor_compute::pipelines::{PipelineInfo, PipelineState};
@@ -376,6 +376,43 @@ fn a_plan_lists_launches_and_what_was_not_joined() {
     assert!(shows(&harness, "matmul + add + gelu") && shows(&harness, "0 gelu to 1 softmax: several consumers"));
     type_into(&mut harness, "Search launches", "softmax");
     assert!(!shows(&harness, "matmul + add + gelu"));
+}
+
+#[test]
+fn a_graph_lists_nodes_with_place_time_and_what_they_share() {
+    let node =
+        |name: &str, operator: &str, place, time: Option<u64>, kernel: &[&'static str], with: &[&str]| GraphNodeRow {
+            name: name.to_owned(),
+            operator: operator.to_owned(),
+            shape: (place != NodePlace::Folded).then(|| Shape::from([1, 64, 28, 28])),
+            place,
+            time: time.map(Duration::from_micros),
+            kernels: kernel.to_vec(),
+            shares: with.iter().map(|name| (*name).to_owned()).collect(),
+        };
+    let nodes = vec![
+        node("/conv1/Conv", "Conv", NodePlace::Device, Some(120), &["conv"], &["/relu1/Relu"]),
+        node("/relu1/Relu", "Relu", NodePlace::Device, Some(120), &["conv"], &["/conv1/Conv"]),
+        node("/Shape", "Shape", NodePlace::Host, None, &[], &[]),
+        node("/Constant", "Constant", NodePlace::Folded, None, &[], &[]),
+        node("/fc/Gemm", "Gemm", NodePlace::Device, Some(450), &["matmul"], &[]),
+    ];
+    let graph = GraphRow { model: entity(3), name: "digits".to_owned(), nodes };
+    let other = GraphRow { model: entity(4), name: "faces".to_owned(), nodes: Vec::new() };
+    let snapshot = InspectorSnapshot { graphs: vec![graph, other], ..default() };
+    let mut harness = open(InspectorPanel::Graph, snapshot);
+    assert!(shows(&harness, "5 nodes: 3 device, 1 host, 1 folded"));
+    assert!(shows(&harness, "conv, with /relu1/Relu") && shows(&harness, "120"));
+    let names = ["/conv1/Conv", "/relu1/Relu", "/Shape", "/Constant", "/fc/Gemm"];
+    assert_eq!(order(&harness, &names), names);
+    click(&mut harness, "Slowest first");
+    assert_eq!(order(&harness, &names)[0], "/fc/Gemm");
+    type_into(&mut harness, "Search nodes", "relu");
+    assert_eq!(order(&harness, &names), ["/relu1/Relu"]);
+    click(&mut harness, "faces");
+    assert!(shows(&harness, "No nodes yet"));
+    let empty = open(InspectorPanel::Graph, InspectorSnapshot::default());
+    assert!(shows(&empty, "No ONNX model"));
 }
 
 #[test]

@@ -100,6 +100,14 @@ impl Soak {
         let Some(i) = self.any() else { return };
         let gone = self.tensors.swap_remove(i);
         self.rig.app.world_mut().despawn(gone.entity);
+        self.forget(gone.storage);
+    }
+
+    /// Frees the expected content of a storage that no tensor views any more.
+    fn forget(&mut self, storage: usize) {
+        if !self.tensors.iter().any(|shown| shown.storage == storage) {
+            self.storages[storage] = Vec::new();
+        }
     }
 
     fn content(&mut self, shown: Shown) -> &mut [f32] {

@@ -40,6 +40,8 @@ mod onnx_errors;
 mod onnx_model;
 #[cfg(feature = "onnx")]
 mod onnx_models;
+#[cfg(feature = "onnx")]
+mod onnx_seeing;
 mod op_errors;
 mod op_invariants;
 mod parity;

@@ -27,6 +27,10 @@ use options::Options;
 use report::Report;
 
 fn main() -> ExitCode {
+    if std::env::args().any(|argument| argument == "--help" || argument == "-h") {
+        println!("{}", options::USAGE);
+        return ExitCode::SUCCESS;
+    }
     let options = match Options::parse(std::env::args().skip(1)) {
         Ok(options) => options,
         Err(error) => {

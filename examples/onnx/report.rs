@@ -50,11 +50,11 @@ impl Report {
             ms(self.median),
             self.launches
         );
-        let mut by_operator: BTreeMap<&str, (u64, Duration)> = BTreeMap::new();
-        for op in self.times.iter().flat_map(|times| &times.ops) {
-            let entry = by_operator.entry(op.op).or_default();
-            entry.0 += op.stats.count;
-            entry.1 += op.stats.mean * op.stats.count as u32;
+        let mut by_operator: BTreeMap<String, (u64, Duration)> = BTreeMap::new();
+        for node in self.times.iter().flat_map(|times| &times.nodes) {
+            let entry = by_operator.entry(operators(&node.nodes)).or_default();
+            entry.0 += node.stats.count;
+            entry.1 += node.stats.mean * node.stats.count as u32;
         }
         let mut rows: Vec<_> = by_operator.into_iter().collect();
         rows.sort_by_key(|(_, (_, time))| core::cmp::Reverse(*time));
@@ -136,4 +136,13 @@ impl Report {
         let text = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
         std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
     }
+}
+
+/// The operators of nodes that share a launch: "node `a` (Conv)" and "node `b` (Relu)" give "Conv + Relu".
+fn operators(nodes: &[std::sync::Arc<str>]) -> String {
+    let operator = |node: &std::sync::Arc<str>| {
+        let open = node.rfind('(').map_or(0, |at| at + 1);
+        node[open..].trim_end_matches(')').to_owned()
+    };
+    nodes.iter().map(operator).collect::<Vec<_>>().join(" + ")
 }

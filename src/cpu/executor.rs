@@ -199,7 +199,7 @@ impl Worker {
         self.plans.take_dropped();
         counters.plans_built.add(self.plans.built - built);
         counters.plan_hits.add(self.plans.hits - hits);
-        self.diagnostics.set_last_plan(Backend::Cpu, &plan.report);
+        self.diagnostics.set_last_plan(Backend::Cpu, &plan.report, &plan.nodes);
         let mut watch = Watch {
             clock: self.diagnostics.timings_on().then(Vec::new),
             non_finite: self.diagnostics.debug().then_some(None),
@@ -214,7 +214,8 @@ impl Worker {
         note_bound_writes(&plan, batch);
         for (step, count) in clamped {
             let op = plan.report.steps[step].op;
-            let _ = self.faults.send(TensorFault::Run(RunError::IndexOutOfRange { op, count }));
+            let error = RunError::IndexOutOfRange { op, count }.in_nodes(plan.nodes.get(step).map_or(&[], |n| &n[..]));
+            let _ = self.faults.send(TensorFault::Run(error));
         }
         Ok(plan)
     }
@@ -230,6 +231,7 @@ impl Worker {
                 nans: found.nans,
                 infinities: found.infinities,
             };
+            let error = error.in_nodes(plan.nodes.get(found.step).map_or(&[], |nodes| &nodes[..]));
             let _ = self.faults.send(TensorFault::Run(error));
         }
         let Some(clock) = watch.clock.filter(|clock| !clock.is_empty()) else { return };
@@ -246,6 +248,7 @@ impl Worker {
             backend: Backend::Cpu,
             frame: self.batches,
             report: plan.report.clone(),
+            nodes: plan.nodes.clone(),
             models: step_models(plan, &batch.owners()),
             launches: clock.iter().enumerate().map(launch).collect(),
         });

@@ -1,5 +1,7 @@
 //! Errors of recorded work that runs on a backend.
 
+use std::sync::Arc;
+
 use thiserror::Error;
 
 /// A tensor in device memory, as described in errors.
@@ -103,6 +105,14 @@ pub enum RunError {
         /// Number of infinities in the result.
         infinities: u32,
     },
+    /// An error in the work of a node of a model's graph.
+    #[error("{node}: {error}")]
+    Node {
+        /// The nodes of the launch: "node `/conv1/Conv` (Conv)".
+        node: String,
+        /// The error.
+        error: Box<RunError>,
+    },
     /// A custom kernel ran more loop iterations than [`CustomKernel::loop_bound`](crate::kernels::CustomKernel::loop_bound)
     /// allows, and its loops were ended. The results of the launch are undefined.
     #[error("kernel {kernel}: a thread was ended after {turns} loop iterations")]
@@ -120,4 +130,14 @@ pub enum RunError {
         /// Number of indices.
         count: u32,
     },
+}
+
+impl RunError {
+    /// Names the nodes of a model's graph that a failed launch computes, if there are any.
+    pub(crate) fn in_nodes(self, nodes: &[Arc<str>]) -> Self {
+        match nodes {
+            [] => self,
+            nodes => Self::Node { node: nodes.join(", "), error: Box::new(self) },
+        }
+    }
 }

@@ -12,13 +12,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bevy::prelude::*;
 
-pub use plan_report::{PlanReport, StepReport, Unfused, UnfusedReason};
+pub use plan_report::{NodePlace, PlanReport, StepReport, Unfused, UnfusedReason};
 pub use pool_class::{PoolClass, PoolKind};
 pub use timings::{
-    FrameTimeline, KernelTiming, LaunchSpan, ModelTiming, OpTiming, TimingReport, TimingSource, TimingStats,
+    FrameTimeline, KernelTiming, LaunchSpan, ModelTiming, NodeTiming, OpTiming, TimingReport, TimingSource, TimingStats,
 };
 
 pub(crate) use failures::Failures;
+pub(crate) use plan_report::StepNodes;
 pub(crate) use progress::Progress;
 pub(crate) use timings::{TimedBatch, TimedLaunch, Timings};
 
@@ -142,6 +143,8 @@ pub struct TensorDiagnostics {
     held: Arc<AtomicBool>,
     progress: Arc<[Progress; 4]>,
     stalls: Arc<Mutex<Vec<Stall>>>,
+    /// The nodes of models' graphs in each launch of the last plan of each backend.
+    nodes: Arc<Mutex<[Arc<[StepNodes]>; 2]>>,
 }
 
 impl TensorDiagnostics {
@@ -228,6 +231,12 @@ impl TensorDiagnostics {
         reports[backend as usize].as_ref().map(|report| PlanReport::clone(report))
     }
 
+    /// The nodes of models' graphs that each launch of the last plan computes, by launch. A launch that computes none
+    /// has an empty list.
+    pub fn last_plan_nodes(&self, backend: Backend) -> Vec<Arc<[Arc<str>]>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)[backend as usize].to_vec()
+    }
+
     /// Device and staging buffers by size class. Empty without a device.
     pub fn pool(&self) -> Vec<PoolClass> {
         let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Weak::upgrade);
@@ -245,14 +254,20 @@ impl TensorDiagnostics {
         self.failures.set(label, count);
     }
 
-    /// For tests: a device that does not answer. While this is on, the plugin does not ask it for finished work.
+    /// For tests: while this is on, the watchdog does not hear that the device has finished work.
     #[doc(hidden)]
     pub fn hold_answers(&self, on: bool) {
         self.held.store(on, Ordering::Relaxed);
+        if !on {
+            self.progress(StallStage::Device).end_all();
+        }
     }
 
-    pub(crate) fn answers_held(&self) -> bool {
-        self.held.load(Ordering::Relaxed)
+    /// The device has finished a submission.
+    pub(crate) fn device_answered(&self, number: u64) {
+        if !self.held.load(Ordering::Relaxed) {
+            self.progress(StallStage::Device).end(number);
+        }
     }
 
     pub(crate) fn failures(&self) -> &Arc<Failures> {
@@ -277,12 +292,13 @@ impl TensorDiagnostics {
         &self.counters
     }
 
-    pub(crate) fn set_last_plan(&self, backend: Backend, report: &Arc<PlanReport>) {
+    pub(crate) fn set_last_plan(&self, backend: Backend, report: &Arc<PlanReport>, nodes: &Arc<[StepNodes]>) {
         let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         let last = &mut reports[backend as usize];
         if last.as_ref().is_some_and(|last| Arc::ptr_eq(last, report)) {
             return;
         }
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)[backend as usize] = nodes.clone();
         if self.debug() {
             info!("plan on the {backend}: {report:#?}");
         }

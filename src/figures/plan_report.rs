@@ -3,6 +3,7 @@
 use core::fmt;
 use core::ops::Range;
 use core::panic::Location;
+use std::sync::Arc;
 
 /// What the planner made of the recorded ops of one batch.
 #[derive(Clone, Debug, PartialEq, Default)]
@@ -41,6 +42,35 @@ pub struct StepReport {
     pub bytes: u64,
     /// Arithmetic operations. Functions such as `exp` count as their cost in additions.
     pub flops: u64,
+}
+
+/// The nodes of models' graphs that a launch computes.
+pub(crate) type StepNodes = Arc<[Arc<str>]>;
+
+/// Where a node of a model's graph ran last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum NodePlace {
+    /// It has not run, or no output needs it.
+    #[default]
+    Idle,
+    /// Recorded for the model's backend.
+    Device,
+    /// On the host, while the model was recorded.
+    Host,
+    /// On the host, when the model was loaded. Its result is a constant.
+    Folded,
+}
+
+impl fmt::Display for NodePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Idle => "not run",
+            Self::Device => "device",
+            Self::Host => "host",
+            Self::Folded => "folded",
+        })
+    }
 }
 
 /// A value that is passed through memory between two launches although one of them is elementwise.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bevy::platform::collections::HashMap;
 use bevy::prelude::*;
 
-use super::PlanReport;
+use super::{PlanReport, StepNodes};
 use crate::ir::Backend;
 
 /// Number of samples in the window of [`TimingStats`].
@@ -102,6 +102,19 @@ pub struct OpTiming {
     pub stats: TimingStats,
 }
 
+/// Timing of a node of a model's graph. If a launch computes several nodes, they share one entry.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeTiming {
+    /// The backend it ran on.
+    pub backend: Backend,
+    /// The nodes of the launch, as errors name them: "node `/conv1/Conv` (Conv)".
+    pub nodes: Arc<[Arc<str>]>,
+    /// Name of the kernel.
+    pub kernel: &'static str,
+    /// Per launch.
+    pub stats: TimingStats,
+}
+
 /// Timing of all launches that work on a model's tensors or on values computed from them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelTiming {
@@ -172,6 +185,8 @@ pub struct TimingReport {
     pub ops: Vec<OpTiming>,
     /// By model, highest total time first.
     pub models: Vec<ModelTiming>,
+    /// By node of a model's graph, highest total time first.
+    pub nodes: Vec<NodeTiming>,
     /// The most recent measured frames, oldest first.
     pub frames: Vec<FrameTimeline>,
 }
@@ -181,6 +196,8 @@ pub(crate) struct TimedBatch {
     pub backend: Backend,
     pub frame: u64,
     pub report: Arc<PlanReport>,
+    /// The nodes of models' graphs that each step computes.
+    pub nodes: Arc<[StepNodes]>,
     /// The model of each step.
     pub models: Vec<Option<Entity>>,
     pub launches: Vec<TimedLaunch>,
@@ -211,6 +228,7 @@ struct Tables {
     kernels: Keyed<(Backend, &'static str, Arc<str>)>,
     ops: Keyed<(Backend, &'static str, &'static Location<'static>)>,
     models: Keyed<(Backend, Entity)>,
+    nodes: Keyed<(Backend, StepNodes, &'static str)>,
     frames: VecDeque<Frame>,
     /// Number of batches so far.
     clock: u64,
@@ -326,9 +344,15 @@ impl Timings {
         });
         let ops = longest_first(&tables.ops, |&(backend, op, site), stats| OpTiming { backend, op, site, stats });
         let models = longest_first(&tables.models, |&(backend, model), stats| ModelTiming { backend, model, stats });
+        let nodes = longest_first(&tables.nodes, |(backend, nodes, kernel), stats| NodeTiming {
+            backend: *backend,
+            nodes: nodes.clone(),
+            kernel,
+            stats,
+        });
         let frames = tables.frames.iter().skip(tables.frames.len().saturating_sub(FRAMES));
         let frames = frames.map(|frame| frame.timeline.clone()).collect();
-        Some(TimingReport { kernels, ops, models, frames })
+        Some(TimingReport { kernels, ops, models, nodes, frames })
     }
 }
 
@@ -356,6 +380,10 @@ impl Tables {
             let kernel = (backend, report.kernel, launch.variant.clone());
             self.kernels.entry(kernel).or_default().push(sample, clock);
             self.ops.entry((backend, report.op, report.site)).or_default().push(sample, clock);
+            if let Some(nodes) = batch.nodes.get(launch.step).filter(|nodes| !nodes.is_empty()) {
+                let key = (backend, nodes.clone(), report.kernel);
+                self.nodes.entry(key).or_default().push(sample, clock);
+            }
             let model = batch.models.get(launch.step).copied().flatten();
             if let Some(model) = model {
                 let sum = models.entry(model).or_default();
@@ -383,6 +411,7 @@ impl Tables {
         }
         forget(&mut self.kernels);
         forget(&mut self.ops);
+        forget(&mut self.nodes);
         forget(&mut self.models);
     }
 }

@@ -110,7 +110,7 @@ impl GpuExecutor {
         if core::mem::replace(&mut self.submits, submits) != submits {
             let diagnostics = self.diagnostics.clone();
             let number = diagnostics.progress(StallStage::Device).begin();
-            self.gpu.queue.on_submitted_work_done(move || diagnostics.progress(StallStage::Device).end(number));
+            self.gpu.queue.on_submitted_work_done(move || diagnostics.device_answered(number));
         }
     }
 

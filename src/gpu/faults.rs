@@ -7,6 +7,7 @@ use crossbeam_channel::Sender;
 
 use super::buffers::DeviceBuffer;
 use crate::error::{RunError, TensorFault};
+use crate::figures::StepNodes;
 
 /// When a debug check looks at an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub(crate) struct Watched {
     pub op: &'static str,
     pub ops: Vec<&'static str>,
     pub site: &'static Location<'static>,
+    /// The nodes of models' graphs that the launch computes.
+    pub nodes: StepNodes,
 }
 
 /// Reports the faults of a batch when the counters have arrived.
@@ -60,7 +63,7 @@ fn errors(watched: &[Watched], words: &[u32], stride: usize) -> Vec<RunError> {
     let counts = || watched.iter().zip(words.chunks(stride));
     let mut errors: Vec<RunError> = counts()
         .filter(|(watched, words)| watched.look.is_none() && words[0] > 0)
-        .map(|(watched, words)| RunError::IndexOutOfRange { op: watched.op, count: words[0] })
+        .map(|(watched, words)| RunError::IndexOutOfRange { op: watched.op, count: words[0] }.in_nodes(&watched.nodes))
         .collect();
     let endless =
         counts().filter(|(watched, words)| watched.look.is_none() && words.get(1).is_some_and(|&word| word > 0));
@@ -76,12 +79,9 @@ fn errors(watched: &[Watched], words: &[u32], stride: usize) -> Vec<RunError> {
         let ([nans_in, infinities_in], [nans, infinities]) =
             (sum(watched.step, Look::Before), sum(watched.step, Look::After));
         let made = nans > 0 && nans_in == 0 || infinities > 0 && nans_in == 0 && infinities_in == 0;
-        made.then(|| RunError::NonFinite {
-            op: watched.op,
-            ops: watched.ops.clone(),
-            site: watched.site,
-            nans,
-            infinities,
+        made.then(|| {
+            let (op, ops, site) = (watched.op, watched.ops.clone(), watched.site);
+            RunError::NonFinite { op, ops, site, nans, infinities }.in_nodes(&watched.nodes)
         })
     });
     errors.extend(first);
@@ -95,7 +95,8 @@ mod tests {
     #[test]
     fn the_step_that_made_the_first_nan_is_named_and_not_those_that_passed_it_on() {
         let site = Location::caller();
-        let watched = |step, look, op| Watched { step, loops: None, look, op, ops: vec![op], site };
+        let watched =
+            |step, look, op| Watched { step, loops: None, look, op, ops: vec![op], site, nodes: StepNodes::default() };
         let list = [
             watched(0, Some(Look::Before), "log"),
             watched(0, Some(Look::After), "log"),

@@ -180,7 +180,8 @@ impl Program {
             let PlannedLaunch { step, look, ref launch, .. } = self.launches[at];
             let loops = launch.loops.as_ref().map(|(bound, kernels)| (bound.turns, kernels.clone()));
             let report = &self.plan.report.steps[step];
-            Watched { step, loops, look, op: report.op, ops: report.ops.clone(), site: report.site }
+            let nodes = self.plan.nodes.get(step).cloned().unwrap_or_default();
+            Watched { step, loops, look, op: report.op, ops: report.ops.clone(), site: report.site, nodes }
         };
         self.faulting.iter().map(watched).collect()
     }
@@ -195,7 +196,11 @@ impl Program {
     pub(crate) fn debug_label(&self, at: usize) -> String {
         let planned = &self.launches[at];
         let report = &self.plan.report.steps[planned.step];
-        format!("tensor:{} for {} at {}", planned.launch.name, report.op, report.site)
+        let nodes = self.plan.nodes.get(planned.step).map(|nodes| nodes.join(", ")).unwrap_or_default();
+        match nodes.is_empty() {
+            true => format!("tensor:{} for {} at {}", planned.launch.name, report.op, report.site),
+            false => format!("tensor:{} for {nodes} at {}", planned.launch.name, report.site),
+        }
     }
 }
 

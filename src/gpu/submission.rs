@@ -122,7 +122,7 @@ impl Submitter {
     ) -> Result<BatchBuffers, RunError> {
         workspace.residents.touch(&batch.slots);
         program.allocate(&self.gpu)?;
-        self.diagnostics.set_last_plan(Backend::Gpu, &program.plan.report);
+        self.diagnostics.set_last_plan(Backend::Gpu, &program.plan.report, &program.plan.nodes);
         let scratch = workspace.scratch(program.plan.scratch_words)?;
         let missing = || RunError::Device("a storage of the batch has no buffer".to_owned());
         let slots = batch.slots.iter().map(|storage| self.gpu.buffer(storage).ok_or_else(missing));

@@ -88,6 +88,7 @@ impl Timer {
     pub(crate) fn watch(&self, stamps: Stamps, frame: u64, program: &Program, batch: &Batch) {
         let Stamps { staging, count, inside } = stamps;
         let (report, models) = (program.plan.report.clone(), step_models(&program.plan, &batch.owners()));
+        let nodes = program.plan.nodes.clone();
         let launches: Vec<(usize, Arc<str>)> = program.timed().collect();
         let (sender, period) = (self.sender.clone(), self.period);
         let bytes = u64::from(count) * 8;
@@ -107,7 +108,7 @@ impl Timer {
             drop(view);
             staging.buffer.unmap();
             // Fails only when the executor is gone.
-            let _ = sender.send(TimedBatch { backend: Backend::Gpu, frame, report, models, launches });
+            let _ = sender.send(TimedBatch { backend: Backend::Gpu, frame, report, nodes, models, launches });
         });
     }
 }

@@ -151,6 +151,58 @@ pub(super) fn gather(
     }
 }
 
+/// Updates the nodes of ONNX models, as often as the rest.
+#[cfg(feature = "onnx")]
+pub(super) fn gather_graphs(
+    mut snapshot: ResMut<InspectorSnapshot>,
+    inspector: Res<TensorInspector>,
+    diagnostics: Res<TensorDiagnostics>,
+    models: Query<(Entity, &crate::onnx::OnnxModel, Option<&Name>)>,
+    mut seen: Local<u64>,
+) {
+    if !inspector.wants(InspectorPanel::Graph) || core::mem::replace(&mut *seen, snapshot.revision) == snapshot.revision
+    {
+        return;
+    }
+    let timings = diagnostics.timings().map(|report| report.nodes).unwrap_or_default();
+    let mut steps = Vec::new();
+    for backend in [Backend::Gpu, Backend::Cpu] {
+        let kernels = diagnostics.last_plan(backend).map(|plan| plan.steps).unwrap_or_default();
+        steps.extend(kernels.into_iter().map(|step| step.kernel).zip(diagnostics.last_plan_nodes(backend)));
+    }
+    let row = |node: crate::onnx::OnnxNode, all: &[crate::onnx::OnnxNode]| {
+        let has = |nodes: &[Arc<str>]| nodes.contains(&node.label);
+        let launches = || steps.iter().filter(|(_, nodes)| has(nodes));
+        let times = timings.iter().filter(|timing| has(&timing.nodes)).map(|timing| timing.stats.mean);
+        let others = launches().flat_map(|(_, nodes)| nodes.iter()).filter(|label| **label != node.label);
+        let mut shares: Vec<String> = others
+            .filter_map(|label| all.iter().find(|other| other.label == *label))
+            .map(|other| other.name.clone())
+            .collect();
+        shares.dedup();
+        let mut kernels: Vec<&'static str> = launches().map(|(kernel, _)| *kernel).collect();
+        kernels.dedup();
+        super::snapshot::GraphNodeRow {
+            time: times.reduce(|a, b| a + b),
+            kernels,
+            shares,
+            name: node.name,
+            operator: node.operator,
+            shape: node.shape,
+            place: node.place,
+        }
+    };
+    let graph = |(model, onnx, name): (Entity, &crate::onnx::OnnxModel, Option<&Name>)| {
+        let nodes = onnx.graph().map(crate::onnx::OnnxGraph::node_list).unwrap_or_default();
+        super::snapshot::GraphRow {
+            model,
+            name: name.map_or_else(|| format!("model {model}"), |name| name.to_string()),
+            nodes: nodes.iter().map(|node| row(node.clone(), &nodes)).collect(),
+        }
+    };
+    snapshot.graphs = models.iter().map(graph).collect();
+}
+
 /// Logs events that follow from the figures of two frames.
 fn note_events(
     log: &mut ResMut<InspectorLog>,

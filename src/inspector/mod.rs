@@ -26,6 +26,7 @@ mod actions;
 mod chart;
 mod format;
 mod gather;
+mod graph_panel;
 mod kernels_panel;
 mod log;
 mod log_panel;
@@ -46,6 +47,7 @@ use bevy::prelude::*;
 use bevy_egui::{EguiContexts, EguiPlugin, EguiPrimaryContextPass, egui};
 
 pub use actions::{InspectorAction, InspectorActions, Picture};
+pub use graph_panel::{GraphState, graph_panel};
 pub use kernels_panel::{KernelSort, KernelsState, kernels_panel};
 pub use log::{InspectorLog, LogEntry, LogKind};
 pub use log_panel::{LogState, log_panel};
@@ -53,7 +55,9 @@ pub use memory_panel::{MemoryState, memory_panel};
 pub use overview_panel::overview_panel;
 pub use pipelines_panel::{PipelineSort, PipelinesState, pipelines_panel};
 pub use plan_panel::{PlanState, plan_panel};
-pub use snapshot::{FrameCost, InspectorSnapshot, KernelKey, MemorySample, ModelRow, TensorRow};
+pub use snapshot::{
+    FrameCost, GraphNodeRow, GraphRow, InspectorSnapshot, KernelKey, MemorySample, ModelRow, TensorRow,
+};
 pub use style::InspectorTheme;
 pub use tensors_panel::{TensorSort, TensorsState, tensors_panel};
 pub use values::{Plane, TensorValues, ValueStatistics};
@@ -144,14 +148,24 @@ pub enum InspectorPanel {
     Pipelines,
     /// The last plan: recorded ops and the resulting launches.
     Plan,
+    /// The nodes of ONNX models.
+    Graph,
     /// Failures, evictions, device changes and slow frames.
     Log,
 }
 
 impl InspectorPanel {
     /// All panels, in tab order.
-    pub const ALL: [InspectorPanel; 7] =
-        [Self::Overview, Self::Memory, Self::Tensors, Self::Kernels, Self::Pipelines, Self::Plan, Self::Log];
+    pub const ALL: [InspectorPanel; 8] = [
+        Self::Overview,
+        Self::Memory,
+        Self::Tensors,
+        Self::Kernels,
+        Self::Pipelines,
+        Self::Plan,
+        Self::Graph,
+        Self::Log,
+    ];
 
     /// The title of its tab.
     pub const fn name(self) -> &'static str {
@@ -162,6 +176,7 @@ impl InspectorPanel {
             Self::Kernels => "Kernels",
             Self::Pipelines => "Pipelines",
             Self::Plan => "Plan",
+            Self::Graph => "Graph",
             Self::Log => "Log",
         }
     }
@@ -180,6 +195,8 @@ pub struct InspectorState {
     pub pipelines: PipelinesState,
     /// State of the plan panel.
     pub plan: PlanState,
+    /// State of the graph panel.
+    pub graph: GraphState,
     /// State of the log panel.
     pub log: LogState,
 }
@@ -209,6 +226,8 @@ impl Plugin for TensorInspectorPlugin {
                     .chain()
                     .before(TensorSystems::Submit),
             );
+        #[cfg(feature = "onnx")]
+        app.add_systems(First, gather::gather_graphs.after(gather::gather).run_if(is_open));
     }
 }
 
@@ -327,6 +346,7 @@ pub fn panel(
         InspectorPanel::Kernels => kernels_panel(ui, snapshot, &mut state.kernels),
         InspectorPanel::Pipelines => pipelines_panel(ui, snapshot, &mut state.pipelines),
         InspectorPanel::Plan => plan_panel(ui, snapshot, &mut state.plan),
+        InspectorPanel::Graph => graph_panel(ui, snapshot, &mut state.graph),
         InspectorPanel::Log => log_panel(ui, snapshot, &mut state.log),
     }
 }

@@ -10,7 +10,7 @@ use bevy::prelude::*;
 use super::log::LogEntry;
 use super::values::TensorValues;
 use crate::error::Stall;
-use crate::figures::{PlanReport, PoolClass, TensorFigures, TimingReport, TimingSource};
+use crate::figures::{NodePlace, PlanReport, PoolClass, TensorFigures, TimingReport, TimingSource};
 use crate::ir::{Backend, DType, Shape};
 use crate::memory::{MemoryAdvice, MemorySettings, ModelUsage};
 use crate::pipelines::{PipelineReport, TuneOutcome};
@@ -68,6 +68,8 @@ pub struct InspectorSnapshot {
     pub source: Option<(u64, Arc<str>)>,
     /// The last plan of each backend.
     pub plans: Vec<(Backend, PlanReport)>,
+    /// ONNX models and their nodes.
+    pub graphs: Vec<GraphRow>,
     /// Log entries, oldest first.
     pub log: VecDeque<LogEntry>,
     /// The values of the selected tensor.
@@ -76,6 +78,36 @@ pub struct InspectorSnapshot {
     pub values_error: Option<String>,
     /// Whether the values are being read.
     pub reading: bool,
+}
+
+/// An ONNX model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GraphRow {
+    /// The model.
+    pub model: Entity,
+    /// Its name, or a placeholder with its entity.
+    pub name: String,
+    /// Its nodes, in the order of the file.
+    pub nodes: Vec<GraphNodeRow>,
+}
+
+/// A node of an ONNX model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GraphNodeRow {
+    /// Its name.
+    pub name: String,
+    /// Its operator.
+    pub operator: String,
+    /// The shape of its first output in the last run.
+    pub shape: Option<Shape>,
+    /// Where it ran.
+    pub place: NodePlace,
+    /// The mean time of its launches in a run. `None` if it was not measured, or has none of its own.
+    pub time: Option<Duration>,
+    /// The kernels that compute it in the last plan.
+    pub kernels: Vec<&'static str>,
+    /// The other nodes that share a launch with it, by name.
+    pub shares: Vec<String>,
 }
 
 /// Identifies a kernel variant.

@@ -7,6 +7,7 @@
 
 use core::hash::{Hash, Hasher};
 use core::panic::Location;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -37,6 +38,8 @@ pub(crate) struct Node {
     pub name: &'static str,
     /// Source location in user code that recorded the node. Used for reports only.
     pub site: &'static Location<'static>,
+    /// The node of a model's graph that it was recorded for: "node `/conv1/Conv` (Conv)". Used for reports only.
+    pub label: Option<Arc<str>>,
 }
 
 impl PartialEq for Node {

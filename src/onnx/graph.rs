@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::host::HostTensor;
 use super::host_ops::Evaluate;
 use super::operators::Operator;
+use super::seen::Seen;
 use crate::formats::onnx::ElementType;
 
 /// A value of a graph, as an index into its values.
@@ -57,7 +58,11 @@ type Remembered = (Vec<Option<Arc<HostTensor>>>, Vec<Arc<HostTensor>>);
 
 /// The last results of a node on the host, so that a run with the same shapes does not compute them again.
 #[derive(Debug, Default)]
-pub(crate) struct Memo(Mutex<Vec<Remembered>>);
+pub(crate) struct Memo {
+    results: Mutex<Vec<Remembered>>,
+    /// What the last run made of the node.
+    pub seen: Seen,
+}
 
 impl Clone for Memo {
     fn clone(&self) -> Self {
@@ -77,14 +82,14 @@ impl Memo {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b) || (a.elements() <= Self::MAX_ELEMENTS && a == b),
             (a, b) => a.is_none() && b.is_none(),
         };
-        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.results.lock().unwrap_or_else(PoisonError::into_inner);
         let fits =
             |(known, _): &&Remembered| known.len() == inputs.len() && known.iter().zip(inputs).all(|(a, b)| same(a, b));
         entries.iter().find(fits).map(|(_, outputs)| outputs.clone())
     }
 
     pub(crate) fn keep(&self, inputs: Vec<Option<Arc<HostTensor>>>, outputs: Vec<Arc<HostTensor>>) {
-        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.results.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() == Self::CAPACITY {
             entries.remove(0);
         }

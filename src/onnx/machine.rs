@@ -133,6 +133,7 @@ impl<'a> Machine<'a> {
             };
             match result {
                 Ok(Some(outputs)) => {
+                    node.note(self.ops, &outputs);
                     self.give(&node, outputs)?;
                 }
                 Ok(None) => {}
@@ -192,8 +193,10 @@ impl<'a> Machine<'a> {
                 let call = Call { ops: self.ops, node: node.clone(), inputs, backend: self.backend };
                 // Timings and reports name the operator of the model.
                 self.ops.set_label(Some(operator.name));
+                self.ops.set_node(Some(node.label()));
                 let recorded = record(&call);
                 self.ops.set_label(None);
+                self.ops.set_node(None);
                 match (recorded, node.host) {
                     (Err(Stop::Unsupported(reason)), Some(host)) => {
                         inputs = call.inputs;

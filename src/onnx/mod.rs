@@ -36,6 +36,7 @@ mod model;
 mod operators;
 mod program;
 mod run;
+mod seen;
 mod small_float;
 mod stages;
 mod summary;
@@ -50,6 +51,7 @@ pub use host::{HostError, HostTensor, Numbers};
 pub use model::{OnnxLoaded, OnnxModel};
 pub use program::{OnnxGraph, OnnxPort};
 pub use run::{OnnxInput, OnnxInputs, OnnxOutputs};
+pub use seen::OnnxNode;
 pub use stages::{OnnxAnswer, OnnxAnswers, OnnxReady, OnnxReceiver, OnnxResult, OnnxRun};
 pub use summary::OnnxSummary;
 

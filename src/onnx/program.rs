@@ -27,6 +27,8 @@ pub struct OnnxGraph {
     pub(super) graph: Arc<Graph>,
     pub(super) weights: Arc<[(String, TensorData)]>,
     nodes: usize,
+    /// Name and operator of the nodes of the model's own graph, before any were folded.
+    pub(super) listed: Arc<[(String, String)]>,
     operators: Arc<BTreeMap<String, usize>>,
     opset: i64,
     producer: String,
@@ -78,11 +80,12 @@ impl OnnxGraph {
         let producer = model.producer_name.clone();
         // The bytes of the file are not needed any more. They are as large as the weights.
         drop(model);
+        let listed = graph.nodes.iter().map(|node| (node.name.clone(), node.op.clone())).collect();
         simplify(&mut graph);
         let mut weights = Vec::new();
         name_weights(&mut graph, &mut weights, &mut HashMap::new());
         let weights = weights.into_iter().map(|Weight { name, data }| (name, data)).collect();
-        Ok(Self { graph: Arc::new(graph), weights, nodes, operators: Arc::new(operators), opset, producer })
+        Ok(Self { graph: Arc::new(graph), weights, nodes, listed, operators: Arc::new(operators), opset, producer })
     }
 
     fn port(&self, port: &Port) -> OnnxPort {

@@ -10,7 +10,7 @@ use super::analyse::Analysis;
 use super::cost::{Cost, cost};
 use super::memory::{Lifetime, largest_live_set, pack};
 use super::values::{Lazy, Value, apply};
-use super::{Plan, PlanLimits, PlanRead, PlanReport, Region, StepReport, Unfused, Upload, fuse};
+use super::{Plan, PlanLimits, PlanRead, PlanReport, Region, StepNodes, StepReport, Unfused, Upload, fuse};
 use crate::ir::{Class, DType, Expr, Graph, Layout, Node, NodeId, Op, Operand, Shape, Source, UnaryOp};
 use crate::kernel::{BlockCopyKernel, Elementwise, Inputs, Kernel, Levels, Lowering, Need, PassInput, Step, lowering};
 
@@ -533,6 +533,7 @@ impl Planner<'_> {
             unpacked_scratch_bytes: lives.iter().map(|life| life.words).sum::<usize>() * 4,
             live_scratch_bytes: largest_live_set(&lives) * 4,
         };
+        let nodes = self.steps.iter().map(|step| self.nodes_of(step)).collect();
         Plan {
             uploads: self.uploads,
             steps: self.steps,
@@ -542,7 +543,21 @@ impl Planner<'_> {
             constants: self.constants,
             written_slots,
             report: Arc::new(report),
+            nodes,
         }
+    }
+
+    /// The nodes of models' graphs that a step computes, in order.
+    fn nodes_of(&self, step: &Step) -> StepNodes {
+        let mut ids = step.nodes.clone();
+        ids.sort_unstable();
+        let mut nodes: Vec<Arc<str>> = Vec::new();
+        for label in ids.iter().filter_map(|&id| self.graph.node(id).label.as_ref()) {
+            if !nodes.iter().any(|known| known == label) {
+                nodes.push(label.clone());
+            }
+        }
+        nodes.into()
     }
 
     fn report(&self, step: &Step, regions: &[Region]) -> StepReport {

@@ -24,6 +24,7 @@ use crate::ir::Operand;
 use crate::kernel::Step;
 use std::sync::Arc;
 
+pub(crate) use crate::figures::StepNodes;
 pub use crate::figures::{PlanReport, StepReport, Unfused, UnfusedReason};
 pub(crate) use cache::PlanCache;
 pub(crate) use chunk::{shift, sources, window};
@@ -48,6 +49,8 @@ pub(crate) struct Plan {
     /// Storages that some step or upload writes.
     pub written_slots: Vec<u32>,
     pub report: Arc<PlanReport>,
+    /// The nodes of models' graphs that each step computes.
+    pub nodes: Arc<[StepNodes]>,
 }
 
 /// Copies host data `host` of the batch to the start of the contiguous `to`.

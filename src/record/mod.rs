@@ -40,6 +40,8 @@ mod tests;
 use core::cell::{RefCell, RefMut};
 use core::marker::PhantomData;
 use core::panic::Location;
+#[cfg(feature = "onnx")]
+use std::sync::Arc;
 
 use bevy::ecs::system::{SystemBuffer, SystemMeta, SystemParam};
 use bevy::ecs::world::DeferredWorld;
@@ -160,6 +162,12 @@ impl<'w, 's> TensorCommands<'w, 's> {
     #[cfg(feature = "onnx")]
     pub(crate) fn set_label(&self, label: Option<&'static str>) {
         self.recording.0.borrow_mut().label = label;
+    }
+
+    /// Sets the node of a model's graph that is recorded from now on.
+    #[cfg(feature = "onnx")]
+    pub(crate) fn set_node(&self, node: Option<Arc<str>>) {
+        self.recording.0.borrow_mut().node = node;
     }
 
     /// The backend that a model asks for, or that of the app.
@@ -288,8 +296,9 @@ impl<'a> Recorder<'a> {
     fn begin(&mut self, backend: Backend, op: &'static str) -> &mut Part {
         let site = self.site;
         let name = self.recording.label.unwrap_or(op);
+        let node = self.recording.node.clone();
         let part = self.recording.part(backend);
-        (part.name, part.site) = (name, site);
+        (part.name, part.site, part.label) = (name, site, node);
         part
     }
 

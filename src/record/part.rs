@@ -32,6 +32,8 @@ pub(crate) struct Recording {
     pub label: Option<&'static str>,
     /// The models whose tensors it uses.
     pub owners: Owners,
+    /// The node of a model's graph that is recorded now.
+    pub node: Option<Arc<str>>,
 }
 
 impl Default for Recording {
@@ -47,6 +49,7 @@ impl Default for Recording {
             asides: Vec::new(),
             label: None,
             owners: Owners::new(),
+            node: None,
         }
     }
 }
@@ -114,6 +117,8 @@ pub(crate) struct Part {
     pub frame: u64,
     /// Counts it as in flight, once a backend has it.
     pub ticket: Option<Arc<Ticket>>,
+    /// The node of a model's graph that is being recorded.
+    pub label: Option<Arc<str>>,
 }
 
 impl Default for Part {
@@ -131,6 +136,7 @@ impl Default for Part {
             site: Location::caller(),
             frame: 0,
             ticket: None,
+            label: None,
         }
     }
 }
@@ -157,6 +163,7 @@ impl Part {
             scalar,
             name: self.name,
             site: self.site,
+            label: self.label.clone(),
         });
         id
     }

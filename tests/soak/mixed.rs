@@ -116,7 +116,7 @@ impl Soak {
             1..6 if self.mixed.still.is_none() => self.stop_renderer(),
             6..46 => self.move_model(),
             46..86 => self.files(),
-            86..126 => self.picture(),
+            86..126 if self.mixed.still.is_none() => self.picture(),
             126..200 => self.custom(),
             _ => {}
         }
@@ -152,8 +152,9 @@ impl Soak {
         let renderer = self.rig.app.remove_sub_app(RenderApp).expect("a renderer");
         self.mixed.still = Some((1 + self.random.below(20), renderer));
         self.mixed.pauses += 1;
-        if let Some(picture) = &mut self.mixed.picture {
-            picture.from += 30;
+        // An image that was not extracted in time stays unknown to the renderer.
+        if let Some(picture) = self.mixed.picture.take() {
+            self.rig.app.world_mut().despawn(picture.tensor);
         }
     }
 
@@ -164,7 +165,10 @@ impl Soak {
         let (moved, kept) = (self.mixed.mover.tensor, self.mixed.mover.content.clone());
         let receiver = self.rig.record(move |ops| ops.read(moved)).unwrap();
         assert_eq!(self.rig.wait(&receiver).unwrap().to_f32(), kept);
-        self.rig.step_until(|app| app.world().resource::<TensorDiagnostics>().figures().batches_waiting_now == 0);
+        self.rig.step_until(|app| {
+            let figures = app.world().resource::<TensorDiagnostics>().figures();
+            figures.batches_waiting_now == 0 && figures.recordings_waiting_now == 0
+        });
         assert_eq!(self.rig.faults(), []);
         let before = self.rig.figures().devices;
         self.rig.app.world().resource::<RenderDevice>().wgpu_device().destroy();
@@ -178,16 +182,16 @@ impl Soak {
         self.rig.app.world_mut().resource_mut::<Faults>().0.clear();
         let world = self.rig.app.world_mut();
         let lost = |world: &World, tensor: Entity| world.get::<Tensor>(tensor).unwrap().residency() == Residency::Lost;
-        let gone: Vec<Entity> =
-            self.tensors.iter().map(|shown| shown.entity).filter(|tensor| lost(world, *tensor)).collect();
-        self.tensors.retain(|shown| !gone.contains(&shown.entity));
-        for tensor in gone {
-            world.despawn(tensor);
+        let gone: Vec<super::Shown> = self.tensors.iter().filter(|shown| lost(world, shown.entity)).copied().collect();
+        self.tensors.retain(|shown| !lost(world, shown.entity));
+        for shown in &gone {
+            world.despawn(shown.entity);
         }
         if lost(world, self.mixed.mover.tensor) {
             world.despawn(self.mixed.mover.model);
             self.mixed.mover = spawn_mover(&mut self.rig);
         }
+        gone.into_iter().for_each(|shown| self.forget(shown.storage));
         if let Some(picture) = self.mixed.picture.take() {
             self.rig.app.world_mut().despawn(picture.tensor);
         }
@@ -289,8 +293,8 @@ impl Soak {
                 return;
             }
             let (tensor, pixels) = (shown.tensor, shown.pixels.clone());
-            let numbers = self.rig.read_when_running(tensor, self.mixed.still.is_none());
-            if let Some(numbers) = numbers {
+            if self.rig.app.world().get::<Tensor>(tensor).is_some() {
+                let numbers = self.rig.read(tensor).to_f32();
                 assert!(numbers.iter().zip(&pixels).all(|(a, b)| (a - f32::from(*b)).abs() <= 1.0), "a picture");
                 self.mixed.pictures += 1;
                 self.rig.app.world_mut().despawn(tensor);
@@ -307,14 +311,6 @@ impl Soak {
         let tensor = self.rig.app.world_mut().spawn(TensorFromImage { image, live: false }).id();
         let from = self.frame + 30;
         self.mixed.picture = Some(Shown { tensor, pixels, from });
-    }
-}
-
-impl Rig {
-    /// The values of a tensor, if it is there and the renderer runs.
-    fn read_when_running(&mut self, tensor: Entity, running: bool) -> Option<Vec<f32>> {
-        self.app.world().get::<Tensor>(tensor).filter(|_| running)?;
-        Some(self.read(tensor).to_f32())
     }
 }
 
