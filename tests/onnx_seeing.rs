@@ -25,7 +25,7 @@ fn net() -> Message {
 }
 
 fn input(numbers: [f32; 8]) -> OnnxInputs<'static> {
-    OnnxInputs::new().with("x", HostTensor::from_f32(&numbers, &[2, 4]).unwrap())
+    OnnxInputs::new().with("x", HostTensor::from_f32(&numbers, [2, 4]).unwrap())
 }
 
 #[test]
