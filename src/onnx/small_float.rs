@@ -131,9 +131,11 @@ impl SmallFloat {
 
     /// The code of a power of two, by the rounding mode of the standard: `up`, `down` or `nearest`.
     pub(crate) fn encode_power(self, value: f64, mode: &str, saturate: bool) -> u8 {
-        if value.is_nan() || value < 0.0 {
+        if value.is_nan() {
             return self.nan();
         }
+        // The type has no sign.
+        let value = value.abs();
         let max = self.max_code();
         if value > self.magnitude(max) {
             return if saturate && (mode != "nearest" || value.is_finite()) { max } else { self.nan() };

@@ -13,6 +13,13 @@ pub enum ResizeTo<'a> {
     Sizes(&'a [usize]),
     /// One factor for each axis. The new size is ⌊old size · factor⌋. Positions are computed with the factor.
     Scales(&'a [f32]),
+    /// One size and one factor for each axis. Positions are computed with the factor.
+    ScaledSizes {
+        /// One size for each axis.
+        sizes: &'a [usize],
+        /// One factor for each axis.
+        scales: &'a [f32],
+    },
     /// Sizes that cover only a region of each axis. A region may extend beyond the axis. Positions are spread evenly
     /// over it; the settings' coordinates are not used.
     Region {
@@ -282,6 +289,11 @@ impl<'a> Recorder<'a> {
         let count = match to {
             ResizeTo::Sizes(sizes) => sizes.len(),
             ResizeTo::Scales(scales) => scales.len(),
+            ResizeTo::ScaledSizes { sizes, scales } if sizes.len() != scales.len() => {
+                let reason = format!("{} sizes and {} scales were given", sizes.len(), scales.len());
+                return Err(OpError::Argument { op, reason });
+            }
+            ResizeTo::ScaledSizes { sizes, .. } => sizes.len(),
             ResizeTo::Region { sizes, regions, .. } if sizes.len() != regions.len() => {
                 let reason = format!("{} sizes and {} regions were given", sizes.len(), regions.len());
                 return Err(OpError::Argument { op, reason });
@@ -307,12 +319,15 @@ impl<'a> Recorder<'a> {
                     let out = sizes[i];
                     Resampling { input, out, scale: out as f64 / input as f64, width: out as f64, region: None }
                 }
-                ResizeTo::Scales(scales) => {
+                ResizeTo::Scales(scales) | ResizeTo::ScaledSizes { scales, .. } => {
                     let scale = scales[i];
                     if !(scale > 0.0 && scale.is_finite()) {
                         return Err(OpError::Argument { op, reason: format!("{scale} is not a scale") });
                     }
-                    let out = (input as f32 * scale).floor() as usize;
+                    let out = match to {
+                        ResizeTo::ScaledSizes { sizes, .. } => sizes[i],
+                        _ => (input as f32 * scale).floor() as usize,
+                    };
                     let scale = f64::from(scale);
                     Resampling { input, out, scale, width: input as f64 * scale, region: None }
                 }

@@ -4,6 +4,7 @@ mod arithmetic;
 mod generate;
 pub(crate) mod movement;
 mod reduce;
+mod text;
 
 use core::ops::Deref;
 use std::sync::Arc;
@@ -91,9 +92,12 @@ pub(crate) fn find(operator: &Operator) -> Option<Evaluate> {
         "Split" => movement::split,
         "Sqrt" => arithmetic::sqrt,
         "Squeeze" => movement::squeeze,
-        "StringConcat" => reduce::string_concat,
+        "StringConcat" => text::concat,
+        "StringNormalizer" => text::normalize,
+        "StringSplit" => text::split,
         "Sub" => arithmetic::sub,
         "Sum" => arithmetic::sum,
+        "TfIdfVectorizer" => text::tf_idf,
         "Tile" => movement::tile,
         "Transpose" => movement::transpose,
         "Unique" => reduce::unique,

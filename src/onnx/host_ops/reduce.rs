@@ -20,7 +20,11 @@ fn reduced_axes(call: &HostCall, rank: usize) -> Result<Option<Vec<bool>>, Stop>
     Ok(Some(reduced))
 }
 
-fn reduce(call: &HostCall, int: fn(&[i128]) -> Option<i128>, float: fn(&[f64]) -> Option<f64>) -> HostOutputs {
+fn reduce(
+    call: &HostCall,
+    int: impl Fn(&[i128]) -> Option<i128>,
+    float: impl Fn(&[f64]) -> Option<f64>,
+) -> HostOutputs {
     let x = call.x(0)?;
     let shape = x.shape();
     let Some(reduced) = reduced_axes(call, shape.rank())? else { return unsupported("a reduction of no axes") };
@@ -70,12 +74,33 @@ pub(super) fn prod(call: &HostCall) -> HostOutputs {
     reduce(call, |v| Some(v.iter().fold(1i128, |a, &b| a.wrapping_mul(b))), |v| Some(v.iter().product()))
 }
 
+/// Of no elements, the smallest number of the type.
 pub(super) fn max(call: &HostCall) -> HostOutputs {
-    reduce(call, |v| v.iter().copied().max(), |v| v.iter().copied().reduce(f64::max))
+    let lowest = call.x(0)?.element().integer_range().map_or(0, |(low, _)| low);
+    reduce(
+        call,
+        |v| Some(v.iter().copied().max().unwrap_or(lowest)),
+        |v| Some(v.iter().copied().fold(f64::NEG_INFINITY, highest)),
+    )
 }
 
+/// Of no elements, the largest number of the type.
 pub(super) fn min(call: &HostCall) -> HostOutputs {
-    reduce(call, |v| v.iter().copied().min(), |v| v.iter().copied().reduce(f64::min))
+    let highest = call.x(0)?.element().integer_range().map_or(1, |(_, high)| high);
+    reduce(
+        call,
+        |v| Some(v.iter().copied().min().unwrap_or(highest)),
+        |v| Some(v.iter().copied().fold(f64::INFINITY, lowest)),
+    )
+}
+
+/// NaN if one of them is.
+fn highest(a: f64, b: f64) -> f64 {
+    if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }
+}
+
+fn lowest(a: f64, b: f64) -> f64 {
+    if a.is_nan() || b.is_nan() { f64::NAN } else { a.min(b) }
 }
 
 pub(super) fn mean(call: &HostCall) -> HostOutputs {
@@ -282,14 +307,4 @@ pub(super) fn non_max_suppression(call: &HostCall) -> HostOutputs {
     }
     let rows = chosen.len() / 3;
     Ok(vec![HostTensor::from_i64(&chosen, [rows, 3])?])
-}
-
-pub(super) fn string_concat(call: &HostCall) -> HostOutputs {
-    let (a, b) = (call.x(0)?, call.x(1)?);
-    let (Some(x), Some(y)) = (a.strings(), b.strings()) else { return failed("the inputs are no strings") };
-    let shape = super::broadcast(a.shape(), b.shape())?;
-    let at =
-        super::broadcast_positions(a.shape(), &shape).into_iter().zip(super::broadcast_positions(b.shape(), &shape));
-    let joined = at.map(|(i, j)| [x[i].as_slice(), y[j].as_slice()].concat()).collect();
-    Ok(vec![HostTensor::from_strings(joined, shape)?])
 }

@@ -31,7 +31,7 @@ pub(super) const OPERATORS: &[Operator] = &[
     Operator::new("Asinh").record(|call| unary(call, |ops, x| ops.asinh(x))),
     Operator::new("Acosh").record(|call| unary(call, |ops, x| ops.acosh(x))),
     Operator::new("Atanh").record(|call| unary(call, |ops, x| ops.atanh(x))),
-    Operator::new("Erf").record(|call| unary(call, |ops, x| ops.erf(x))),
+    Operator::new("Erf").record(erf),
     Operator::new("Sigmoid").record(|call| unary(call, |ops, x| ops.sigmoid(x))),
     Operator::new("Tanh").record(|call| unary(call, |ops, x| ops.tanh(x))),
     Operator::new("Softplus").record(|call| unary(call, |ops, x| ops.softplus(x))),
@@ -94,6 +94,12 @@ fn shrink<'a>(call: &Call<'a>) -> Outputs<'a> {
         return unary(call, |ops, x| ops.shrink(x, lambda, bias));
     }
     unary(call, |ops, x| ops.cast(ops.shrink(ops.cast(x, DType::F32)?, lambda, bias)?, dtype))
+}
+
+/// Integers too, which are truncated again.
+fn erf<'a>(call: &Call<'a>) -> Outputs<'a> {
+    let dtype = call.dtype_of(0)?;
+    unary(call, |ops, x| ops.cast(ops.erf(if dtype.is_float() { x } else { ops.cast(x, DType::F32)? })?, dtype))
 }
 
 fn gelu<'a>(call: &Call<'a>) -> Outputs<'a> {

@@ -90,7 +90,7 @@ fn eye_like<'a>(call: &Call<'a>) -> Outputs<'a> {
     one(call.ops.cast(call.ops.equal(column, diagonal)?, device_type(element)?)?, element)
 }
 
-fn triangle<'a>(call: &Call<'a>) -> Outputs<'a> {
+pub(super) fn triangle<'a>(call: &Call<'a>) -> Outputs<'a> {
     let k = call.host_ints(1)?.and_then(|k| k.first().copied()).unwrap_or(0);
     let k = k.clamp(i32::MIN.into(), i32::MAX.into()) as i32;
     let x = call.x(0)?;

@@ -1,5 +1,5 @@
-//! Operators that only the host computes: their results' shapes depend on values, or they are about strings. Inputs that a
-//! device computed are read back.
+//! Operators that only the host computes: their results' shapes depend on values, or they are about
+//! strings and tokens. Inputs that a device computed are read back.
 
 use super::Operator;
 
@@ -7,5 +7,8 @@ pub(super) const OPERATORS: &[Operator] = &[
     Operator::new("NonMaxSuppression"),
     Operator::new("NonZero"),
     Operator::new("StringConcat"),
+    Operator::new("StringNormalizer"),
+    Operator::new("StringSplit"),
+    Operator::new("TfIdfVectorizer"),
     Operator::new("Unique"),
 ];

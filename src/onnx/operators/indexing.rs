@@ -29,7 +29,7 @@ fn gather_elements<'a>(call: &Call<'a>) -> Outputs<'a> {
     call.like(0, call.ops.gather_elements(call.x(0)?, call.x(1)?, axis(call))?)
 }
 
-fn gather_nd<'a>(call: &Call<'a>) -> Outputs<'a> {
+pub(super) fn gather_nd<'a>(call: &Call<'a>) -> Outputs<'a> {
     let batch = usize::try_from(call.int("batch_dims", 0)).unwrap_or(usize::MAX);
     call.like(0, call.ops.gather_nd(call.x(0)?, call.x(1)?, batch)?)
 }

@@ -66,15 +66,22 @@ fn resize<'a>(call: &Call<'a>, [roi, scales, sizes_at]: [usize; 3]) -> Outputs<'
     } else if let Some(factors) = factors {
         call.ops.resize(x, &axes, ResizeTo::Scales(&factors), settings)?
     } else {
-        let policy = call.text("keep_aspect_ratio_policy", "stretch");
-        if policy != "stretch" {
-            // One factor for all axes: the smallest or the largest asked for.
-            let factors = to.iter().zip(&inputs).map(|(&size, &input)| size as f64 / input as f64);
-            let factor =
-                if policy == "not_larger" { factors.fold(f64::MAX, f64::min) } else { factors.fold(0.0, f64::max) };
-            to = inputs.iter().map(|&input| (input as f64 * factor + 0.5).floor() as usize).collect();
+        let factors = to.iter().zip(&inputs).map(|(&size, &input)| size as f64 / input as f64);
+        // One factor for all axes: the smallest or the largest asked for. Positions follow from it too.
+        let factor = match call.text("keep_aspect_ratio_policy", "stretch") {
+            "stretch" => None,
+            "not_larger" => Some(factors.fold(f64::MAX, f64::min)),
+            "not_smaller" => Some(factors.fold(0.0, f64::max)),
+            other => return failed(format!("{other:?} is not a policy")),
+        };
+        match factor {
+            None => call.ops.resize(x, &axes, ResizeTo::Sizes(&to), settings)?,
+            Some(factor) => {
+                to = inputs.iter().map(|&input| (input as f64 * factor + 0.5).floor() as usize).collect();
+                let scales = vec![factor as f32; to.len()];
+                call.ops.resize(x, &axes, ResizeTo::ScaledSizes { sizes: &to, scales: &scales }, settings)?
+            }
         }
-        call.ops.resize(x, &axes, ResizeTo::Sizes(&to), settings)?
     };
     one(call.ops.cast(value, device_type(element)?)?, element)
 }

@@ -140,8 +140,11 @@ impl<'a> Call<'a> {
             step /= 2;
         }
         let rounded = self.ops.gather(values, at, 0)?;
-        let negative = self.ops.less(x, 0.0)?;
-        let rounded = self.ops.select(negative, self.ops.neg(rounded)?, rounded)?;
+        let rounded = match to {
+            // It has no sign.
+            ElementType::Float8E8M0 => rounded,
+            _ => self.ops.select(self.ops.less(x, 0.0)?, self.ops.neg(rounded)?, rounded)?,
+        };
         let nan = table.nan;
         Ok(self.ops.select(self.ops.is_nan(x)?, f64::from(nan), rounded)?)
     }

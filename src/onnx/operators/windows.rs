@@ -173,14 +173,17 @@ fn column_major<'a>(call: &Call<'a>, positions: TensorValue<'a>, sizes: &[usize]
 }
 
 fn average_pool<'a>(call: &Call<'a>) -> Outputs<'a> {
-    let x = call.x(0)?;
-    let value = by_rank!(
-        call.shape_of(0)?.rank(),
+    call.like(0, average_of(call, call.x(0)?)?)
+}
+
+/// Means of windows with the node's settings.
+pub(super) fn average_of<'a>(call: &Call<'a>, x: TensorValue<'a>) -> Result<TensorValue<'a>, Stop> {
+    Ok(by_rank!(
+        call.ops.shape(x)?.rank(),
         call.ops.avg_pool1d(x, pool_settings(call)?),
         call.ops.avg_pool2d(x, pool_settings(call)?),
         call.ops.avg_pool3d(x, pool_settings(call)?)
-    )?;
-    call.like(0, value)
+    )?)
 }
 
 /// The p-norm of each window: a depthwise convolution of powers with ones.

@@ -10,6 +10,7 @@ use crate::record::{AttentionSettings, RopeLayout, ScatterMode, TensorOperand, T
 
 pub(super) const OPERATORS: &[Operator] = &[
     Operator::of(DOMAIN, "Attention").record(attention),
+    Operator::of(DOMAIN, "QAttention").record(quantised_attention),
     Operator::of(DOMAIN, "MultiHeadAttention").record(multi_head),
     Operator::of(DOMAIN, "GroupQueryAttention").record(group_query),
     Operator::of(DOMAIN, "RotaryEmbedding").record(rotary),
@@ -60,25 +61,54 @@ fn combined<'a>(
     })
 }
 
-/// One projection for queries, keys and values, then attention. The past is `[2, b, h, p, d]`.
+/// One projection for queries, keys and values, then attention.
 fn attention<'a>(call: &Call<'a>) -> Outputs<'a> {
     let ops = call.ops;
-    let element = call.type_of(0)?;
+    let mut all = ops.matmul(call.x(0)?, call.x(1)?)?;
+    if let Some(bias) = call.maybe(2)? {
+        all = ops.add(all, bias)?;
+    }
+    projected(call, all, [3, 4, 5])
+}
+
+/// The projection is one of bytes, whose sums are exact. Parameters of the weights are for all, or one per column.
+fn quantised_attention<'a>(call: &Call<'a>) -> Outputs<'a> {
+    let ops = call.ops;
+    let centred = |x: usize, zero: usize| -> Result<TensorValue<'a>, Stop> {
+        let x = call.x_as(x, DType::I32)?;
+        Ok(match call.maybe(zero)? {
+            Some(zero) => ops.sub(x, single(call, ops.cast(zero, DType::I32)?)?)?,
+            None => x,
+        })
+    };
+    let sums = ops.cast(ops.matmul(centred(0, 6)?, centred(1, 7)?)?, DType::F32)?;
+    let scale = ops.mul(single(call, call.x_as(3, DType::F32)?)?, single(call, call.x_as(4, DType::F32)?)?)?;
+    let all = ops.add(ops.mul(sums, scale)?, call.x_as(2, DType::F32)?)?;
+    projected(call, all, [5, 8, usize::MAX])
+}
+
+/// One number without axes; more numbers as they are.
+fn single<'a>(call: &Call<'a>, value: TensorValue<'a>) -> Result<TensorValue<'a>, Stop> {
+    let one = call.ops.shape(value)?.elements() == 1;
+    Ok(if one { call.ops.reshape(value, &[])? } else { value })
+}
+
+/// Attention over queries, keys and values that follow one another. The inputs with these numbers are the mask, the past
+/// `[2, b, h, p, d]` and a bias on the scores.
+fn projected<'a>(call: &Call<'a>, all: TensorValue<'a>, [mask, past, bias]: [usize; 3]) -> Outputs<'a> {
+    let ops = call.ops;
+    let element = crate::formats::onnx::ElementType::of_device(ops.dtype(all)?);
     let n = count(call, "num_heads")?;
     let width = call.shape_of(1)?.last().copied().unwrap_or(0) as isize;
     let sizes: Vec<isize> = match call.ints("qkv_hidden_sizes") {
         Some(&[q, k, v]) => vec![q as isize, k as isize, v as isize],
         _ => vec![width / 3; 3],
     };
-    let mut all = ops.matmul(call.x(0)?, call.x(1)?)?;
-    if let Some(bias) = call.maybe(2)? {
-        all = ops.add(all, bias)?;
-    }
     let q = heads(call, ops.slice(all, -1, 0, sizes[0])?, n)?;
     let mut k = heads(call, ops.slice(all, -1, sizes[0], sizes[0] + sizes[1])?, n)?;
     let mut v = heads(call, ops.slice(all, -1, sizes[0] + sizes[1], sizes.iter().sum())?, n)?;
     let mut past_length = 0;
-    if let Some(past) = call.maybe(4)? {
+    if let Some(past) = call.maybe(past)? {
         let (past_k, past_v) = (pick(call, past, 0, 0)?, pick(call, past, 0, 1)?);
         past_length = ops.shape(past_k)?[2];
         (k, v) = (ops.concat([past_k, k], 2)?, ops.concat([past_v, v], 2)?);
@@ -86,8 +116,8 @@ fn attention<'a>(call: &Call<'a>) -> Outputs<'a> {
     let t = ops.shape(k)?[2];
     let settings = AttentionSettings {
         causal: call.flag("unidirectional", false),
-        scale: call.maybe_float("scale"),
-        mask: combined(call, key_mask(call, 3, t)?, call.maybe(5)?)?,
+        scale: call.maybe_float("scale").filter(|&scale| scale != 0.0),
+        mask: combined(call, key_mask(call, mask, t)?, call.maybe(bias)?)?,
         position: Some(past_length),
         ..AttentionSettings::default()
     };

@@ -31,8 +31,16 @@ pub(super) const OPERATORS: &[Operator] = &[
     Operator::of(DOMAIN, "SimplifiedLayerNormalization").record(simplified_norm),
     // onnxruntime has it in the standard domain.
     Operator::new("SimplifiedLayerNormalization").record(simplified_norm),
+    Operator::of(DOMAIN, "GatherND").record(super::super::indexing::gather_nd),
+    Operator::of(DOMAIN, "Trilu").record(super::super::generate::triangle),
+    Operator::of(DOMAIN, "ExpandDims").record(expand_dims),
     Operator::of(DOMAIN, "EmbedLayerNormalization").record(embed_norm),
 ];
+
+fn expand_dims<'a>(call: &Call<'a>) -> Outputs<'a> {
+    let axis = super::super::super::call::signed(&call.host_ints(1)?.unwrap_or_default());
+    call.like(0, call.ops.unsqueeze(call.x(0)?, &axis)?)
+}
 
 /// An input plus an optional bias.
 fn biased<'a>(call: &Call<'a>, x: usize, bias: usize) -> Result<TensorValue<'a>, Stop> {

@@ -3,6 +3,7 @@
 use super::super::super::call::{Call, Outputs, Stop, device_type, failed, one};
 use super::super::super::value::Value;
 use super::super::quantise::{self, dynamically, saturated};
+use super::super::windows::average_of;
 use super::super::{Operator, refuse};
 use super::DOMAIN;
 use crate::formats::onnx::ElementType;
@@ -12,8 +13,12 @@ use crate::record::{TensorCommands, TensorOperand, TensorValue};
 pub(super) const OPERATORS: &[Operator] = &[
     Operator::of(DOMAIN, "QuantizeLinear").record(quantise::quantize),
     Operator::of(DOMAIN, "DequantizeLinear").record(quantise::dequantize),
-    Operator::of(DOMAIN, "QLinearAdd").record(|call| binary(call, |ops, a, b| ops.add(a, b))),
-    Operator::of(DOMAIN, "QLinearMul").record(|call| binary(call, |ops, a, b| ops.mul(a, b))),
+    Operator::of(DOMAIN, "QLinearAdd").record(add),
+    Operator::of(DOMAIN, "QLinearMul").record(mul),
+    Operator::of(DOMAIN, "QLinearWhere").record(choose),
+    Operator::of(DOMAIN, "QLinearAveragePool").record(|call| unary(call, average)),
+    Operator::of(DOMAIN, "QLinearSoftmax").record(softmax),
+    Operator::of(DOMAIN, "QLinearReduceMean").record(|call| unary(call, mean)),
     Operator::of(DOMAIN, "QLinearSigmoid").record(|call| unary(call, |call, x| Ok(call.ops.sigmoid(x)?))),
     Operator::of(DOMAIN, "QLinearLeakyRelu")
         .record(|call| unary(call, |call, x| Ok(call.ops.leaky_relu(x, call.float("alpha", 0.01))?))),
@@ -53,12 +58,74 @@ fn requantised<'a>(call: &Call<'a>, y: TensorValue<'a>, scale: usize, zero: usiz
     one(saturated(call, scaled, zero, to)?, to)
 }
 
-fn binary<'a>(
-    call: &Call<'a>,
-    f: impl FnOnce(&'a TensorCommands<'a, 'a>, TensorValue<'a>, TensorValue<'a>) -> crate::error::OpResult<TensorValue<'a>>,
-) -> Outputs<'a> {
-    let y = f(call.ops, real(call, 0, 1, 2)?, real(call, 3, 4, 5)?)?;
-    requantised(call, y, 6, 7, call.type_of(0)?)
+/// `round(a · a_scale / y_scale + b · b_scale / y_scale + rest)`, where the rest is all about zero points. The order of
+/// the steps is onnxruntime's, so that halves are rounded the same way.
+fn add<'a>(call: &Call<'a>) -> Outputs<'a> {
+    let ops = call.ops;
+    let number = |i: usize| -> Result<TensorValue<'a>, Stop> { flat(call, call.x_as(i, DType::F32)?) };
+    let (of_a, of_b) = (ops.div(number(1)?, number(6)?)?, ops.div(number(4)?, number(6)?)?);
+    let mut rest = if call.has(7) { number(7)? } else { call.number(0.0, DType::F32) };
+    for (zero, ratio) in [(2, of_a), (5, of_b)] {
+        if call.has(zero) {
+            rest = ops.sub(rest, ops.mul(number(zero)?, ratio)?)?;
+        }
+    }
+    let sum = ops.add(ops.mul(call.x_as(0, DType::F32)?, of_a)?, rest)?;
+    let sum = ops.add(sum, ops.mul(call.x_as(3, DType::F32)?, of_b)?)?;
+    let to = call.type_of(0)?;
+    one(saturated(call, sum, None, to)?, to)
+}
+
+/// The exact product of the integers, times one factor. The zero point is added before rounding.
+fn mul<'a>(call: &Call<'a>) -> Outputs<'a> {
+    let ops = call.ops;
+    let centred = |x: usize, zero: usize| -> Result<TensorValue<'a>, Stop> {
+        let x = call.x_as(x, DType::I32)?;
+        Ok(match call.maybe(zero)? {
+            Some(zero) => ops.sub(x, flat(call, ops.cast(zero, DType::I32)?)?)?,
+            None => x,
+        })
+    };
+    let product = ops.cast(ops.mul(centred(0, 2)?, centred(3, 5)?)?, DType::F32)?;
+    let number = |i: usize| -> Result<TensorValue<'a>, Stop> { flat(call, call.x_as(i, DType::F32)?) };
+    let factor = ops.div(ops.mul(number(1)?, number(4)?)?, number(6)?)?;
+    let mut y = ops.mul(product, factor)?;
+    if call.has(7) {
+        y = ops.add(y, number(7)?)?;
+    }
+    let to = call.type_of(0)?;
+    one(saturated(call, y, None, to)?, to)
+}
+
+fn choose<'a>(call: &Call<'a>) -> Outputs<'a> {
+    let y = call.ops.select(call.x(0)?, real(call, 1, 2, 3)?, real(call, 4, 5, 6)?)?;
+    requantised(call, y, 7, 8, call.type_of(1)?)
+}
+
+fn average<'a>(call: &Call<'a>, x: TensorValue<'a>) -> Result<TensorValue<'a>, Stop> {
+    match call.flag("channels_last", false) {
+        true => refuse("pooling with channels last"),
+        false => average_of(call, x),
+    }
+}
+
+fn mean<'a>(call: &Call<'a>, x: TensorValue<'a>) -> Result<TensorValue<'a>, Stop> {
+    let axes = match call.ints("axes") {
+        Some(axes) => crate::record::Axes::of(super::super::super::call::signed(axes)),
+        None => crate::record::Axes::ALL,
+    };
+    Ok(call.ops.mean(x, if call.flag("keepdims", true) { axes.keep() } else { axes })?)
+}
+
+/// Before version 13 of the standard operators all axes from the given one on are taken as one.
+fn softmax<'a>(call: &Call<'a>) -> Outputs<'a> {
+    let rank = call.shape_of(0)?.rank();
+    let axis = super::super::super::call::axis_index(call.int("axis", -1), rank)?;
+    if call.int("opset", 13) < 13 && axis + 1 != rank {
+        return refuse("a softmax over several axes");
+    }
+    let y = call.ops.softmax(real(call, 0, 1, 2)?, axis)?;
+    requantised(call, y, 3, 4, call.type_of(0)?)
 }
 
 fn unary<'a>(
