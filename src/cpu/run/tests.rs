@@ -47,6 +47,7 @@ fn plan(steps: Vec<Step>, regions: Vec<Region>) -> Plan {
         constants: vec![Arc::from([100, 200, 300, 400])],
         written_slots: vec![0],
         report: Arc::default(),
+        nodes: Arc::default(),
     }
 }
 
