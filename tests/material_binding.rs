@@ -86,8 +86,7 @@ fn pass(rig: &Rig, buffer: &wgpu::Buffer, accessor: &str, body: &str, count: usi
     queue.submit([encoder.finish()]);
     staging.slice(..).map_async(wgpu::MapMode::Read, |result| result.unwrap());
     device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
-    let values = bytemuck::cast_slice(&staging.slice(..).get_mapped_range()).to_vec();
-    values
+    bytemuck::cast_slice(&staging.slice(..).get_mapped_range()).to_vec()
 }
 
 /// The elements of a bound tensor, as another pass reads them.

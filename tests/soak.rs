@@ -257,7 +257,7 @@ fn every_value_is_right_and_nothing_is_left() {
             early = resident_pages();
         }
         if long && (frame + 1) % (frames / 10).max(1) == 0 {
-            let (memory, figures) = (resident_pages().map_or(0, |pages| pages * 4096 >> 20), soak.rig.figures());
+            let (memory, figures) = (resident_pages().map_or(0, |pages| (pages * 4096) >> 20), soak.rig.figures());
             let device = figures.total_device_bytes >> 10;
             println!("frame {}: process {memory} MiB, device {device} KiB, {} reads", frame + 1, soak.reads);
         }
