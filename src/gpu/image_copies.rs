@@ -56,7 +56,8 @@ impl ImageCopies {
         if jobs.is_empty() {
             return Ok(Outcome::Done);
         }
-        match bring_in_pixels(programs, workspace, &jobs) {
+        let params = jobs.iter().map(|job| self.kernels.missing_bytes(job)).sum();
+        match bring_in_pixels(programs, workspace, &jobs, params) {
             Ok(Some(fills)) if fills.is_empty() => self.submit(&jobs, &pipelines).map(|()| Outcome::Done),
             Ok(Some(fills)) => Ok(Outcome::After(fills, Work::Images(jobs))),
             Ok(None) => Ok(Outcome::Wait(Work::Images(jobs))),
@@ -129,6 +130,7 @@ fn bring_in_pixels(
     programs: &mut Programs,
     workspace: &mut Workspace,
     jobs: &[ImageJob],
+    params: u64,
 ) -> Result<Option<Vec<Work>>, RunError> {
     let mut slots: Vec<Arc<Storage>> = Vec::with_capacity(jobs.len());
     let mut effects: Vec<Effect> = Vec::with_capacity(jobs.len());
@@ -142,7 +144,7 @@ fn bring_in_pixels(
             effects.push(Effect { writes, replaces: writes && whole, host: None });
         }
     }
-    if !workspace.admit(programs, &slots, None)? {
+    if !workspace.admit_with(programs, &slots, None, params)? {
         return Ok(None);
     }
     let fills = workspace.bring_in(&slots, &effects)?;

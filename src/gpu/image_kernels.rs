@@ -159,6 +159,20 @@ impl ImageKernels {
         entry.get().cloned()
     }
 
+    /// Bytes of the parameters of a copy that has not been bound.
+    pub(super) fn missing_bytes(&self, job: &ImageJob) -> u64 {
+        let kernel = ImageKernel::of(job);
+        let same =
+            |bound: &Binding| bound.kernel == kernel && bound.texture == job.texture && bound.rows == job.copy.rows;
+        match self.bound.keys().any(same) {
+            true => 0,
+            false => {
+                let bands = bands(&job.copy.rows, self.gpu.binding_words(), self.gpu.binding_alignment());
+                self.gpu.bytes(Purpose::Plan, params_stride(&self.gpu) * bands.len())
+            }
+        }
+    }
+
     /// The bind groups for a copy. They are cached while the same copy happens every frame.
     pub(super) fn bind(
         &mut self,
@@ -196,7 +210,7 @@ impl Bound {
         frame: u64,
     ) -> Result<Self, RunError> {
         let bands = bands(&binding.rows, gpu.binding_words(), gpu.binding_alignment());
-        let stride = (gpu.limits.min_uniform_buffer_offset_alignment as usize / 4).max(4);
+        let stride = params_stride(gpu);
         let params = gpu.allocate(Purpose::Plan, stride * bands.len())?;
         let (view, layout) = (binding.kernel.view(&binding.texture), pipeline.get_bind_group_layout(0));
         let group = |(i, band): (usize, &Band)| {
@@ -221,6 +235,11 @@ impl Bound {
         let groups = bands.iter().enumerate().map(group).collect();
         Ok(Self { groups, _params: params, used: frame })
     }
+}
+
+/// Words from the parameters of one band to those of the next.
+fn params_stride(gpu: &Gpu) -> usize {
+    (gpu.limits.min_uniform_buffer_offset_alignment as usize / 4).max(4)
 }
 
 #[cfg(test)]

@@ -49,12 +49,23 @@ impl Workspace {
         slots: &[Arc<Storage>],
         id: Option<u64>,
     ) -> Result<bool, RunError> {
+        self.admit_with(programs, slots, id, 0)
+    }
+
+    /// Like [`Workspace::admit`], for work that allocates `more` bytes beside its storages and its program.
+    pub(super) fn admit_with(
+        &mut self,
+        programs: &mut Programs,
+        slots: &[Arc<Storage>],
+        id: Option<u64>,
+        more: u64,
+    ) -> Result<bool, RunError> {
         if self.gpu.settings().budget.is_none() {
             return Ok(true);
         }
         let program = id.and_then(|id| programs.get(id));
         let own = program.map_or(0, |program| program.missing_bytes(&self.gpu));
-        let extra = own + self.fit_scratch(program.map_or(0, |program| program.plan.scratch_words));
+        let extra = more + own + self.fit_scratch(program.map_or(0, |program| program.plan.scratch_words));
         match self.residents.admit(&self.gpu, slots, extra) {
             // The buffers of other programs are the last to go.
             Err(RunError::Budget { .. }) if programs.keep_only(id) => self.residents.admit(&self.gpu, slots, extra),
