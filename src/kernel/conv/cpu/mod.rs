@@ -115,6 +115,10 @@ fn products(
             let height = channels.div_ceil(wanted.div_ceil(plane.div_ceil(width))).max(TALL);
             (width, height.next_multiple_of(STRIP).min(channels))
         }
+        // Whole planes are written in place.
+        None if pointwise && channels >= STRIP * tasks(groups, pool.threads()) => {
+            (plane, channels.div_ceil(tasks(groups, pool.threads())).next_multiple_of(STRIP))
+        }
         None => tile_size(depth, plane, channels, groups, pool.threads()),
     };
     // Where the rows that the weights are multiplied by begin in the lines of all channels.
@@ -175,7 +179,7 @@ fn products(
             });
         } else {
             // Packing pays if each element is used often.
-            let in_place = pointwise && height <= USED * depth;
+            let in_place = pointwise && (height <= USED * depth || depth * width > COLUMNS);
             let packed = if in_place { 0 } else { packed_len(depth, width) };
             let block = if in_one { 0 } else { height * width };
             with_scratch(packed + block, |buffer: &mut [f32]| {
