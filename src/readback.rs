@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::error::{ReadError, TensorFault};
 use crate::ir::{DType, Shape};
-use crate::tensor::{Storage, TensorData, TensorOf};
+use crate::tensor::{HeldWords, Storage, TensorData, TensorOf};
 
 /// The values of a tensor have arrived, as requested with
 /// [`TensorCommands::notify`](crate::ops::TensorCommands::notify).
@@ -171,6 +171,12 @@ impl ReadRequest {
         self.send(Ok(data));
     }
 
+    /// Sends values that stay where they are until the receiver drops them.
+    pub(crate) fn answer_held(mut self, words: Arc<dyn HeldWords>) {
+        let data = TensorData::from_held(self.dtype, core::mem::take(&mut self.shape), words);
+        self.send(Ok(data));
+    }
+
     pub(crate) fn fail(mut self, error: ReadError) {
         self.send(Err(error));
     }
@@ -190,7 +196,7 @@ impl ReadRequest {
         match self.reply.take() {
             Some(Reply::Receiver(sender)) => drop(sender.try_send(result)),
             Some(Reply::Event(tensor, sender)) => drop(sender.send(Notification { tensor, result })),
-            Some(Reply::Storage(storage)) => storage.land(result.ok().map(|data| data.words().clone())),
+            Some(Reply::Storage(storage)) => storage.land(result.ok().map(|data| data.shared_words())),
             None => {}
         }
     }

@@ -202,3 +202,39 @@ fn staging_buffers_are_used_again() {
     }
     assert_eq!(rig.figures().buffers_allocated, buffers);
 }
+
+#[test]
+fn large_answers_keep_their_values_and_lend_their_staging_buffer() {
+    // Large enough not to be copied out of the staging buffer.
+    const N: usize = 1 << 18;
+    let mut rig = Rig::new(Backend::Gpu);
+    let x = rig.spawn(Tensor::full([N], 0.0, DType::F32).unwrap());
+    let mut kept: Vec<TensorData> = Vec::new();
+    for round in 0..3 {
+        let receiver = rig
+            .record(move |ops| {
+                let next = ops.add(x, 1.0)?;
+                ops.store(next, x)?;
+                ops.read(x)
+            })
+            .unwrap();
+        kept.push(rig.wait(&receiver).unwrap());
+        assert_eq!(rig.figures().staging_bytes, (round + 1) * N as u64 * 4, "one buffer for each answer");
+    }
+    for (round, data) in kept.iter().enumerate() {
+        let expected = round as f32 + 1.0;
+        assert!(data.as_slice::<f32>().unwrap().iter().all(|&v| v == expected), "round {round}");
+        assert_eq!(*data, data.clone());
+    }
+    // An answer can be the content of a tensor.
+    let back = rig.spawn(Tensor::from(kept[1].clone()));
+    assert_eq!(rig.read(back).as_slice::<f32>().unwrap()[N - 1], 2.0);
+    // Dropped answers return their buffers, and an answer outlives its app.
+    let last = kept.pop().unwrap();
+    kept.clear();
+    let allocated = rig.figures().buffers_allocated;
+    drop(rig.read(x));
+    assert_eq!(rig.figures().buffers_allocated, allocated);
+    drop(rig);
+    assert_eq!(last.as_slice::<f32>().unwrap()[7], 3.0);
+}

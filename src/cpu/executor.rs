@@ -21,7 +21,8 @@ use crate::readback::ReadRequest;
 use crate::tensor::{Initial, Storage};
 
 /// Launches on the CPU have no bindings, so only the program length limits fusion.
-const LIMITS: PlanLimits = PlanLimits { buffers: 64, alignment: 16, binding: usize::MAX, passes: false, fuse: true };
+const LIMITS: PlanLimits =
+    PlanLimits { buffers: 64, alignment: 16, binding: usize::MAX, passes: false, fuse: true, chain: 1 << 15 };
 
 /// How long the worker waits for content from the GPU before it checks whether the app has exited.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -194,6 +195,7 @@ impl Worker {
 
     fn run_plan(&mut self, batch: &Batch) -> Result<Arc<Plan>, RunError> {
         let counters = self.diagnostics.counters().clone();
+        self.plans.set_chains(!self.diagnostics.debug());
         let (built, hits) = (self.plans.built, self.plans.hits);
         let (_, plan) = self.plans.plan(&batch.structure, &batch.scalars);
         self.plans.take_dropped();

@@ -56,8 +56,10 @@ impl Programs {
         let driver = persistence.as_ref().and_then(Persistence::driver);
         let (synchronous, capacity) = (settings.synchronous_pipelines, settings.capacity);
         let short_loops = facts.name.contains("llvmpipe");
+        let mut plans = PlanCache::new(plan_limits(&gpu, settings.fuse));
+        plans.set_chains(!debug);
         Self {
-            plans: PlanCache::new(plan_limits(&gpu, settings.fuse)),
+            plans,
             programs: HashMap::default(),
             compiler: Compiler::new(gpu.clone(), (synchronous, short_loops), capacity, shared.clone(), driver, known),
             tuner: Tuner::new(&gpu),
@@ -77,6 +79,7 @@ impl Programs {
         }
         if debug != self.debug {
             self.debug = debug;
+            self.plans.set_chains(!debug);
             self.programs.clear();
         }
     }
@@ -177,5 +180,7 @@ fn plan_limits(gpu: &Gpu, fuse: bool) -> PlanLimits {
         binding: gpu.binding_words(),
         passes: true,
         fuse,
+        // What every device has. Most have twice as much, so that two workgroups can run at the same time.
+        chain: gpu.limits.max_compute_workgroup_storage_size.min(16384) as usize / 4,
     }
 }

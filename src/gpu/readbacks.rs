@@ -7,10 +7,62 @@ use super::device::Gpu;
 use crate::error::ReadError;
 use crate::figures::{Count, Counters};
 use crate::readback::ReadRequest;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::tensor::HeldWords;
 
-/// Readbacks of at least this many bytes are copied out of their staging buffer by the copier, to keep the frame short.
-/// There is only one, so that the values of a tensor stay in order.
+/// Readbacks of at least this many bytes are not copied out of their staging buffer during the frame, to keep it short.
 const LARGE: u64 = 1 << 19;
+
+/// How the values of a readback leave its staging buffer. Equal sizes leave in the same way, so the values of a tensor
+/// stay in order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Copied when the buffer is mapped.
+    Copied,
+    /// Copied by the copier. There is only one.
+    CopiedLater,
+    /// Not at all: the answer is the mapped buffer, which returns to the pool when the answer is dropped.
+    Held,
+}
+
+impl Way {
+    fn of(bytes: u64, staging: &DeviceBuffer, request: &ReadRequest) -> Self {
+        // A buffer that is mostly unused would waste memory for as long as the answer is kept. In browsers, views of
+        // mapped buffers belong to one thread.
+        let tight = bytes * 5 >= staging.bytes * 4;
+        let held = tight && request.destination().is_none() && !cfg!(target_arch = "wasm32");
+        match bytes >= LARGE {
+            false => Self::Copied,
+            true if held => Self::Held,
+            true => Self::CopiedLater,
+        }
+    }
+}
+
+/// A mapped staging buffer whose content is an answer.
+#[cfg(not(target_arch = "wasm32"))]
+struct Mapped {
+    /// `None` once it is unmapped.
+    view: Option<wgpu::BufferView>,
+    staging: Arc<DeviceBuffer>,
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl HeldWords for Mapped {
+    fn words(&self) -> &[u32] {
+        // Mapped ranges are aligned to at least 8 bytes.
+        self.view.as_ref().and_then(|view| bytemuck::try_cast_slice(view).ok()).unwrap_or_default()
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // A buffer cannot be unmapped while there is a view of it.
+        self.view = None;
+        self.staging.buffer.unmap();
+    }
+}
 
 /// A readback whose copy to a staging buffer has been submitted.
 pub(crate) struct Flight {
@@ -37,6 +89,22 @@ struct Landing {
 }
 
 impl Landing {
+    /// Answers with the staging buffer itself.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn hold(self) {
+        let mapped = Mapped { view: None, staging: self.staging };
+        if let Some(request) = settle(&self.pending, &self.counters) {
+            let view = mapped.staging.buffer.slice(..self.bytes).get_mapped_range();
+            request.answer_held(Arc::new(Mapped { view: Some(view), ..mapped }));
+        }
+    }
+
+    /// Views of mapped buffers cannot leave the thread.
+    #[cfg(target_arch = "wasm32")]
+    fn hold(self) {
+        self.land();
+    }
+
     /// Answers with the content of the staging buffer.
     fn land(self) {
         if let Some(request) = settle(&self.pending, &self.counters) {
@@ -59,15 +127,16 @@ impl Readbacks {
         let counters = gpu.counters.clone();
         counters.readbacks.add(1);
         counters.readbacks_now.add(1);
+        let (buffer, bytes) = (staging.buffer.clone(), words as u64 * 4);
+        let (way, copier) = (Way::of(bytes, &staging, &request), gpu.copier.clone());
         let pending = Pending::new(Mutex::new(Some(request)));
         self.pending.push(pending.clone());
-        let (buffer, bytes) = (staging.buffer.clone(), words as u64 * 4);
-        let copier = (bytes >= LARGE).then(|| gpu.copier.clone());
         let landing = Landing { staging, bytes, pending, counters };
-        buffer.slice(..bytes).map_async(wgpu::MapMode::Read, move |result| match (result, copier) {
+        buffer.slice(..bytes).map_async(wgpu::MapMode::Read, move |result| match (result, way) {
             (Err(_), _) => landing.fail(),
-            (Ok(()), None) => landing.land(),
-            (Ok(()), Some(copier)) => copier.run(move || landing.land()),
+            (Ok(()), Way::Copied) => landing.land(),
+            (Ok(()), Way::CopiedLater) => copier.run(move || landing.land()),
+            (Ok(()), Way::Held) => landing.hold(),
         });
     }
 

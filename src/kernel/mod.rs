@@ -36,6 +36,7 @@ mod quantize;
 mod recurrent;
 mod reduce;
 mod roi_pool;
+mod row_chain;
 mod row_norm;
 mod sample;
 mod scatter;
@@ -70,6 +71,7 @@ pub(crate) use quantize::QuantizeKernel;
 pub(crate) use recurrent::RecurrentKernel;
 pub(crate) use reduce::{LONGEST_ROW, ReduceKernel};
 pub(crate) use roi_pool::RoiPoolKernel;
+pub(crate) use row_chain::{INPUTS as CHAIN_INPUTS, RowChainKernel, lines_of, links_of, rowed_inputs, width};
 pub(crate) use row_norm::RowNormKernel;
 pub(crate) use sample::SampleKernel;
 pub(crate) use scatter::{ScatterElementsKernel, ScatterNdKernel, ScatterPassKernel};
@@ -97,6 +99,7 @@ kernels! {
         BlockCopy(BlockCopyKernel),
         Reduce(ReduceKernel) for Reduce { kind, axis, count },
         Softmax(SoftmaxKernel) for Softmax { axis, log },
+        RowChain(RowChainKernel),
         RowNorm(RowNormKernel) for RowNorm { kind, weight, bias },
         CumSum(CumSumKernel) for CumSum { axis, exclusive },
         CumSumParts(CumSumPartsKernel),

@@ -6,7 +6,7 @@ use super::{Kernel, LoopBound, MapKernel};
 use crate::ir::{NodeId, Operand};
 
 /// One kernel launch.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Step {
     pub kernel: Kernel,
     pub inputs: SmallVec<[Operand; 4]>,
@@ -25,7 +25,7 @@ pub(crate) struct Step {
 }
 
 /// Elementwise work inside the launch of another kernel, over that kernel's elements in row-major order.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Fused {
     pub map: MapKernel,
     /// Operands over the shape of the map. In an epilogue, input 0 is the kernel's value

@@ -137,7 +137,7 @@ impl MemoryAdvisor<'_, '_> {
                         // A tensor that cannot be read is left out.
                         Content::Coming(receiver) => {
                             if let Ok(data) = receiver.recv().await {
-                                contents.push((advised, data.words().clone()));
+                                contents.push((advised, data.shared_words()));
                             }
                         }
                     }

@@ -41,7 +41,7 @@ impl Default for MemorySettings {
             budget: None,
             pool_bytes: 256 << 20,
             pool_frames: 300,
-            idle_staging_bytes: 64 << 20,
+            idle_staging_bytes: 128 << 20,
             host_copies: HostCopies::Drop,
             policy: MemoryPolicy::default(),
             pressure: [80, 90],

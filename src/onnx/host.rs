@@ -217,7 +217,7 @@ impl HostTensor {
             && element.size() == data.dtype().bytes(1)
             && !element.is_small_float()
         {
-            return Ok(Self { element, shape: data.shape().clone(), content: Content::Words(data.words().clone()) });
+            return Ok(Self { element, shape: data.shape().clone(), content: Content::Words(data.shared_words()) });
         }
         let own = Self::own(data);
         if own.element == element {
@@ -238,7 +238,7 @@ impl HostTensor {
             shape: data.shape().clone(),
             content: match data.dtype().is_quantized() {
                 true => Content::Words(words(bytemuck::cast_slice(&data.to_f32()))),
-                false => Content::Words(data.words().clone()),
+                false => Content::Words(data.shared_words()),
             },
         }
     }

@@ -13,6 +13,7 @@ use crate::ir::Structure;
 #[derive(Debug)]
 pub(crate) struct PlanCache {
     limits: PlanLimits,
+    chains: bool,
     plans: HashMap<u64, Vec<Entry>>,
     count: usize,
     clock: u64,
@@ -24,6 +25,8 @@ pub(crate) struct PlanCache {
 #[derive(Debug)]
 struct Entry {
     structure: Structure,
+    /// Whether it was planned with chains.
+    chains: bool,
     plan: Arc<Plan>,
     id: u64,
     used: u64,
@@ -34,23 +37,31 @@ const KEPT: usize = 128;
 
 impl PlanCache {
     pub(crate) fn new(limits: PlanLimits) -> Self {
-        Self { limits, plans: HashMap::default(), count: 0, clock: 0, dropped: Vec::new(), built: 0, hits: 0 }
+        let plans = HashMap::default();
+        Self { limits, chains: true, plans, count: 0, clock: 0, dropped: Vec::new(), built: 0, hits: 0 }
+    }
+
+    /// Whether small steps may share a launch as a chain. In debug mode they do not, so that a NaN is found between them.
+    pub(crate) fn set_chains(&mut self, chains: bool) {
+        self.chains = chains;
     }
 
     /// Returns the plan of a structure and an id that stays valid while the plan is cached.
     pub(crate) fn plan(&mut self, structure: &Structure, scalars: &[u32]) -> (u64, Arc<Plan>) {
         self.clock += 1;
+        let chains = self.chains;
         let key = FixedHasher.hash_one(structure);
         let entries = self.plans.entry(key).or_default();
-        if let Some(entry) = entries.iter_mut().find(|entry| entry.structure == *structure) {
+        if let Some(entry) = entries.iter_mut().find(|entry| entry.chains == chains && entry.structure == *structure) {
             entry.used = self.clock;
             self.hits += 1;
             return (entry.id, entry.plan.clone());
         }
         self.built += 1;
-        let plan = Arc::new(lower::plan(&structure.graph(scalars), &structure.slot_elements, self.limits));
+        let limits = PlanLimits { chain: if chains { self.limits.chain } else { 0 }, ..self.limits };
+        let plan = Arc::new(lower::plan(&structure.graph(scalars), &structure.slot_elements, limits));
         let id = self.built;
-        entries.push(Entry { structure: structure.clone(), plan: plan.clone(), id, used: self.clock });
+        entries.push(Entry { structure: structure.clone(), chains, plan: plan.clone(), id, used: self.clock });
         self.count += 1;
         if self.count > KEPT {
             self.drop_oldest();

@@ -58,7 +58,8 @@ mod tests {
     use crate::record::Part;
     use crate::tensor::{Initial, Storage};
 
-    const LIMITS: PlanLimits = PlanLimits { buffers: 8, alignment: 4, binding: usize::MAX, passes: false, fuse: true };
+    const LIMITS: PlanLimits =
+        PlanLimits { buffers: 8, alignment: 4, binding: usize::MAX, passes: false, fuse: true, chain: 0 };
 
     #[test]
     fn whole_and_partial_writes_and_reads_before_them_are_told_apart() {

@@ -57,7 +57,7 @@ pub(super) struct Planner<'a> {
     pub(super) stored: Vec<bool>,
     pub(super) steps: Vec<Step>,
     uploads: Vec<Upload>,
-    reads: Vec<PlanRead>,
+    pub(super) reads: Vec<PlanRead>,
     pub(super) constants: Vec<Arc<[u32]>>,
     /// Size in words of every scratch value.
     pub(super) scratch: Vec<usize>,
@@ -479,6 +479,7 @@ impl Planner<'_> {
             // Joined steps may access a larger range of a memory than each step alone.
             (self.steps, unfused) = fuse::fuse(apart, &self.reads, PlanLimits { fuse: false, ..self.limits });
         }
+        self.chain_steps(&mut unfused);
         let end = self.steps.len();
         let mut lives: Vec<Lifetime> =
             self.scratch.iter().map(|&words| Lifetime { words, first: usize::MAX, last: 0 }).collect();

@@ -3,11 +3,12 @@
 //!
 //! ```text
 //! Graph ──resolve views, drop dead nodes──▶ values ──group──▶ steps
-//!       ──split large steps, join small ones──▶ steps ──pack by lifetime──▶ Plan
+//!       ──split large steps, join and chain small ones──▶ steps ──pack by lifetime──▶ Plan
 //! ```
 
 mod analyse;
 mod cache;
+mod chain;
 mod chunk;
 mod cost;
 mod custom;
@@ -88,4 +89,6 @@ pub(crate) struct PlanLimits {
     pub passes: bool,
     /// Whether ops share launches. Only turned off for comparison.
     pub fuse: bool,
+    /// Words of the memory that the values inside a chain share, for at least one row. 0 for no chains.
+    pub chain: usize,
 }

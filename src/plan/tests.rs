@@ -9,7 +9,7 @@ use crate::record::Part;
 use crate::tensor::{Initial, Storage};
 
 pub(crate) const LIMITS: PlanLimits =
-    PlanLimits { buffers: 8, alignment: 1, binding: usize::MAX, passes: false, fuse: true };
+    PlanLimits { buffers: 8, alignment: 1, binding: usize::MAX, passes: false, fuse: true, chain: 0 };
 
 pub(crate) fn storage(elements: usize) -> Arc<Storage> {
     Storage::new(DType::F32, elements, Initial::Zeros)

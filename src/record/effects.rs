@@ -121,7 +121,7 @@ impl TensorCommands<'_, '_> {
             return Err(rec.data_error(OP, &target, format!("the values are {}", data.shape())));
         }
         let part = rec.recording.part(target.backend);
-        let node = part.host(data.words().clone(), target.layout.shape.clone(), target.dtype);
+        let node = part.host(data.shared_words(), target.layout.shape.clone(), target.dtype);
         part.store(node, target.slot, target.layout);
         Ok(())
     }
@@ -186,7 +186,7 @@ impl TensorCommands<'_, '_> {
         let backend = storage.home(rec.ops.support.backend);
         let part = rec.begin(backend, "write");
         let slot = part.slot(storage);
-        let node = part.host(data.words().clone(), layout.shape.clone(), data.dtype());
+        let node = part.host(data.shared_words(), layout.shape.clone(), data.dtype());
         part.store(node, slot, layout);
         Ok(())
     }

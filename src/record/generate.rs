@@ -49,8 +49,8 @@ impl TensorCommands<'_, '_> {
                 let number = part.scalar(dtype, widened(word, dtype));
                 part.reshape(number, &shape)
             }
-            _ if constant => part.constant(data.words().clone(), shape, dtype),
-            _ => part.host(data.words().clone(), shape, dtype),
+            _ if constant => part.constant(data.shared_words(), shape, dtype),
+            _ => part.host(data.shared_words(), shape, dtype),
         };
         rec.value(backend, node)
     }

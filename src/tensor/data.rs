@@ -1,5 +1,7 @@
 //! Host data: typed values with a shape, packed in 32-bit words.
 
+use core::fmt;
+use core::ops::Deref;
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -13,7 +15,49 @@ pub struct TensorData {
     dtype: DType,
     shape: Shape,
     /// Elements packed as on the device. Bytes after the last element are padding.
-    words: Arc<[u32]>,
+    words: Words,
+}
+
+/// Words that something else holds for as long as it exists, such as a mapped buffer.
+pub(crate) trait HeldWords: Send + Sync {
+    fn words(&self) -> &[u32];
+}
+
+/// Packed elements.
+#[derive(Clone)]
+enum Words {
+    Own(Arc<[u32]>),
+    /// Where the backend put them. Copies share them.
+    Held(Arc<dyn HeldWords>),
+}
+
+impl Deref for Words {
+    type Target = [u32];
+
+    fn deref(&self) -> &[u32] {
+        match self {
+            Self::Own(words) => words,
+            Self::Held(held) => held.words(),
+        }
+    }
+}
+
+impl<T: Into<Arc<[u32]>>> From<T> for Words {
+    fn from(words: T) -> Self {
+        Self::Own(words.into())
+    }
+}
+
+impl PartialEq for Words {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl fmt::Debug for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
 }
 
 impl TensorData {
@@ -24,7 +68,7 @@ impl TensorData {
             return Err(TensorError::Length { shape, values: values.len() });
         }
         check_size(T::DTYPE, &shape)?;
-        Ok(Self { dtype: T::DTYPE, shape, words: pack(values) })
+        Ok(Self { dtype: T::DTYPE, shape, words: pack(values).into() })
     }
 
     /// Quantises numbers to a type of [`DType::QUANTIZED`]. The result is the same as that of
@@ -68,7 +112,14 @@ impl TensorData {
     /// Creates data from words packed as backends store them. There must be enough words for the shape.
     pub(crate) fn from_words(dtype: DType, shape: Shape, words: Arc<[u32]>) -> Self {
         debug_assert!(words.len() >= dtype.words(shape.elements()));
-        Self { dtype, shape, words }
+        Self { dtype, shape, words: words.into() }
+    }
+
+    /// Like [`from_words`](Self::from_words), without a copy. The words stay where they are until the last clone of the
+    /// data is dropped.
+    pub(crate) fn from_held(dtype: DType, shape: Shape, words: Arc<dyn HeldWords>) -> Self {
+        debug_assert!(words.words().len() >= dtype.words(shape.elements()));
+        Self { dtype, shape, words: Words::Held(words) }
     }
 
     /// The element type.
@@ -84,7 +135,7 @@ impl TensorData {
     /// The raw bytes in row-major order, without padding. Quantised data returns the words as backends store them; use
     /// [`to_gguf_blocks`](Self::to_gguf_blocks) for a portable order.
     pub fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.words)[..self.dtype.bytes(self.shape.elements())]
+        &bytemuck::cast_slice::<u32, u8>(&self.words)[..self.dtype.bytes(self.shape.elements())]
     }
 
     /// Copies rows of the first axis. The range must start at a word boundary, and end at one unless it includes the
@@ -99,8 +150,16 @@ impl TensorData {
         Self { dtype: self.dtype, shape, words: self.words[words].into() }
     }
 
-    pub(crate) fn words(&self) -> &Arc<[u32]> {
+    pub(crate) fn words(&self) -> &[u32] {
         &self.words
+    }
+
+    /// The words, to be kept. Copies them if something else holds them.
+    pub(crate) fn shared_words(&self) -> Arc<[u32]> {
+        match &self.words {
+            Words::Own(words) => words.clone(),
+            Words::Held(held) => held.words().into(),
+        }
     }
 
     /// Returns the values as a slice. Fails if `T` is not the element type.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bevy::prelude::*;
 
+pub(crate) use data::HeldWords;
 pub use data::TensorData;
 pub use model::{ModelTensors, NameError, ShareError, TensorModel, TensorModels, TensorOf};
 pub use spawn::TensorSpawnExt;
@@ -295,7 +296,7 @@ impl Tensor {
 
 impl From<TensorData> for Tensor {
     fn from(data: TensorData) -> Self {
-        let storage = Storage::new(data.dtype(), data.shape().elements(), Initial::Data(data.words().clone()));
+        let storage = Storage::new(data.dtype(), data.shape().elements(), Initial::Data(data.shared_words()));
         Self { layout: Layout::contiguous(data.shape().clone()), storage }
     }
 }

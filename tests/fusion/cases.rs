@@ -142,7 +142,7 @@ fn products_with_other_followers() {
             Ok(vec![ops.relu(y)?])
         })
         .of(&[DType::F16, DType::F16]),
-        case("gate", &[&[7, 12], &[12, 20], &[12, 20]], &["matmul", "matmul"], |ops, x| {
+        case("gate", &[&[7, 12], &[12, 20], &[12, 20]], &["row_chain"], |ops, x| {
             let gate = ops.matmul(x[0], x[1])?;
             let value = ops.matmul(x[0], x[2])?;
             let gate = ops.silu(gate)?;
@@ -154,6 +154,33 @@ fn products_with_other_followers() {
             Ok(vec![ops.concat([a, b], 1)?])
         }),
     ];
+    agree(&cases);
+}
+
+#[test]
+fn small_networks_are_one_launch() {
+    let mut cases = Vec::new();
+    for rows in [1, 100, 10_000] {
+        let shapes: [&[usize]; 7] = [&[rows, 64], &[128, 64], &[128], &[128, 128], &[128], &[8, 128], &[8]];
+        cases.push(case(format!("policy for {rows}"), &shapes, &["row_chain"], |ops, x| {
+            let y = ops.relu(ops.linear(x[0], x[1], x[2])?)?;
+            let y = ops.tanh(ops.linear(y, x[3], x[4])?)?;
+            Ok(vec![ops.linear(y, x[5], x[6])?])
+        }));
+    }
+    cases.push(case("norm, product, softmax", &[&[33, 24], &[24], &[24, 10]], &["row_chain"], |ops, x| {
+        let y = ops.rms_norm(x[0], x[1], -1, 1e-5)?;
+        let y = ops.matmul(y, x[2])?;
+        Ok(vec![ops.softmax(ops.mul(y, 0.5)?, -1)?])
+    }));
+    // Half-precision weights, rows of a view, and a value that is read back too.
+    let halves = case("halves", &[&[2, 17, 12], &[12, 20], &[20, 6]], &["row_chain"], |ops, x| {
+        let rows = ops.reshape(ops.slice(x[0], 0, 1, 2)?, [17, 12])?;
+        let y = ops.gelu(ops.matmul(rows, x[1])?)?;
+        let z = ops.matmul(y, x[2])?;
+        Ok(vec![y, z])
+    });
+    cases.push(halves.of(&[DType::F32, DType::F16, DType::F16]));
     agree(&cases);
 }
 

@@ -30,7 +30,7 @@ pub(crate) use self::scalar::{MODULES, module_text};
 
 use self::scalar::Library;
 use super::{Access, Binding, Caps, Launch, Params, Variant, buffer_type, wgsl_type};
-use crate::ir::{DType, Source};
+use crate::ir::{Class, DType, Program, Source};
 use crate::kernel::Step;
 
 /// The launch for `step`, or `None` if there is nothing to do because the output is empty.
@@ -186,6 +186,11 @@ impl<'a> Builder<'a> {
     pub fn need(&mut self, file: &'static str) -> &mut Self {
         self.library.need(file);
         self
+    }
+
+    /// The function `name`, which computes a program: see [`scalar::element`]. The caller adds it to the text.
+    pub fn element(&mut self, name: &str, program: &Program, inputs: &[Class], scalars: &[u32]) -> String {
+        scalar::element(name, program, inputs, scalars, &mut self.params, &mut self.library)
     }
 
     /// Sets the variant, for kernels that have several.

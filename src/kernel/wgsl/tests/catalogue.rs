@@ -62,7 +62,8 @@ pub(super) fn adapters() -> Vec<(&'static str, Caps)> {
 }
 
 /// WebGPU's default limits.
-const LIMITS: PlanLimits = PlanLimits { buffers: 8, alignment: 64, binding: 1 << 25, passes: true, fuse: true };
+const LIMITS: PlanLimits =
+    PlanLimits { buffers: 8, alignment: 64, binding: 1 << 25, passes: true, fuse: true, chain: 4096 };
 
 /// More sizes for ops of the list, which lead to other variants.
 const SIZES: &[(&str, &[&[usize]])] = &[
@@ -180,6 +181,34 @@ const MORE: &[Row] = &[
         run: |o, x| {
             let y = o.gelu(o.linear(&x[0], &x[1], &x[2])?)?;
             o.add(y, &x[3]).map(drop)
+        },
+    },
+    Row {
+        name: "policy network",
+        operands: &[
+            (Takes::Float, &[100, 64]),
+            (Takes::Float, &[128, 64]),
+            (Takes::Float, &[128]),
+            (Takes::Float, &[8, 128]),
+            (Takes::Float, &[8]),
+        ],
+        run: |o, x| {
+            let y = o.relu(o.linear(&x[0], &x[1], &x[2])?)?;
+            o.softmax(o.linear(y, &x[3], &x[4])?, 1).map(drop)
+        },
+    },
+    Row {
+        name: "normalised features",
+        operands: &[
+            (Takes::Float, &[50, 30]),
+            (Takes::Float, &[30, 50]),
+            (Takes::Float, &[50]),
+            (Takes::Float, &[50]),
+            (Takes::Float, &[50, 7]),
+        ],
+        run: |o, x| {
+            let y = o.matmul(o.mul(&x[0], 0.5)?, &x[1])?;
+            o.matmul(o.gelu(o.layer_norm(y, &x[2], &x[3], 1, 1e-5)?)?, &x[4]).map(drop)
         },
     },
     Row {

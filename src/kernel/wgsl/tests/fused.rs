@@ -3,13 +3,17 @@
 
 use super::device::{assert_close, caps, floats, noise, run_step_with, words};
 use crate::ir::{BinaryOp, DType, InnerOp, NodeId, NormKind, Op, ReduceKind, Shape, Source, UnaryOp};
-use crate::kernel::Caps;
+use crate::kernel::{Caps, lower};
 use crate::plan::tests::{LIMITS, load, storage, store};
 use crate::plan::{Plan, PlanCache, PlanLimits};
 use crate::record::{Batch, Part};
 
 /// Records work on inputs of these shapes, and stores one result of the last shape.
-fn recorded(shapes: &[&[usize]], record: &dyn Fn(&mut Part, &[NodeId]) -> NodeId, fuse: bool) -> (Plan, Vec<u32>) {
+fn recorded(
+    shapes: &[&[usize]],
+    record: &dyn Fn(&mut Part, &[NodeId]) -> NodeId,
+    limits: PlanLimits,
+) -> (Plan, Vec<u32>) {
     let mut part = Part::default();
     let inputs: Vec<NodeId> = shapes
         .iter()
@@ -22,7 +26,7 @@ fn recorded(shapes: &[&[usize]], record: &dyn Fn(&mut Part, &[NodeId]) -> NodeId
     let out = storage(part.shape(value).elements());
     store(&mut part, value, &out);
     let batch = Batch::new([part]);
-    let plan = PlanCache::new(PlanLimits { fuse, ..LIMITS }).plan(&batch.structure, &batch.scalars).1;
+    let plan = PlanCache::new(limits).plan(&batch.structure, &batch.scalars).1;
     ((*plan).clone(), batch.scalars)
 }
 
@@ -52,8 +56,9 @@ fn run(plan: &Plan, shapes: &[&[usize]], scalars: &[u32], caps: &Caps) -> Vec<f3
 /// Runs `record` fused and unfused on every kind of device. Fused, it must become one launch of `kernel`.
 #[track_caller]
 fn check(kernel: &str, shapes: &[&[usize]], record: &dyn Fn(&mut Part, &[NodeId]) -> NodeId) {
-    let (joined, scalars) = recorded(shapes, record, true);
-    let (apart, _) = recorded(shapes, record, false);
+    let chain = if kernel == "row_chain" { 4096 } else { 0 };
+    let (joined, scalars) = recorded(shapes, record, PlanLimits { chain, ..LIMITS });
+    let (apart, _) = recorded(shapes, record, PlanLimits { fuse: false, ..LIMITS });
     let names: Vec<_> = joined.steps.iter().map(|step| step.kernel.spec().name()).collect();
     assert_eq!(names, [kernel], "{:?}", joined.report.unfused);
     assert!(apart.steps.len() > 1);
@@ -153,4 +158,83 @@ fn positions_count_as_operands() {
         let row = part.reshape(row, &Shape::from([40, 1]));
         part.binary(BinaryOp::Add, y, row)
     });
+}
+
+fn rows_norm(part: &mut Part, kind: NormKind, inputs: &[NodeId]) -> NodeId {
+    let op = Op::RowNorm { kind, weight: inputs.len() > 1, bias: inputs.len() > 2 };
+    let shape = part.shape(inputs[0]).clone();
+    part.push(op, inputs, shape, DType::F32, &[1e-5f32.to_bits()])
+}
+
+fn softmax(part: &mut Part, x: NodeId, log: bool) -> NodeId {
+    let (shape, axis) = (part.shape(x).clone(), part.shape(x).rank() - 1);
+    part.push(Op::Softmax { axis, log }, &[x], shape, DType::F32, &[])
+}
+
+#[test]
+fn a_policy_network_is_one_launch_at_any_number_of_rows() {
+    for (rows, widths) in [(1, [3, 5, 7, 2]), (17, [64, 128, 128, 8]), (300, [3, 5, 7, 2])] {
+        let [a, b, c, d] = widths;
+        let shapes: &[&[usize]] = &[&[rows, a], &[b, a], &[b], &[b, c], &[c], &[d, c], &[d]];
+        check("row_chain", shapes, &|part, x| {
+            let weight = part.transpose(x[1]);
+            let y = product(part, x[0], weight);
+            let y = part.binary_broadcast(BinaryOp::Add, y, x[2]);
+            let y = part.unary(UnaryOp::Relu, y);
+            // Weights in both orders.
+            let y = product(part, y, x[3]);
+            let y = part.binary_broadcast(BinaryOp::Add, y, x[4]);
+            let y = part.unary(UnaryOp::Tanh, y);
+            let weight = part.transpose(x[5]);
+            let y = product(part, y, weight);
+            part.binary_broadcast(BinaryOp::Add, y, x[6])
+        });
+    }
+}
+
+#[test]
+fn norms_softmaxes_and_maps_are_links_of_a_chain() {
+    for (rows, kind) in [(1, NormKind::Layer), (40, NormKind::Rms), (5, NormKind::L2)] {
+        check("row_chain", &[&[rows, 20], &[20, 33], &[33], &[33], &[33, 18], &[rows, 18]], &|part, x| {
+            let y = part.binary_number(BinaryOp::Mul, x[0], 0.7);
+            let y = product(part, y, x[1]);
+            let y = rows_norm(part, kind, &[y, x[2], x[3]]);
+            let y = part.unary(UnaryOp::Gelu, y);
+            let y = product(part, y, x[4]);
+            let y = part.binary_number(BinaryOp::Mul, y, 1.5);
+            let z = softmax(part, y, kind == NormKind::Rms);
+            // A value that two links read, and an operand with rows.
+            let y = part.binary(BinaryOp::Add, y, z);
+            part.binary(BinaryOp::Mul, y, x[5])
+        });
+    }
+}
+
+#[test]
+fn lines_inside_rows_are_normalised_each() {
+    check("row_chain", &[&[6, 8], &[8, 12], &[12, 10]], &|part, x| {
+        let y = product(part, x[0], x[1]);
+        let y = part.reshape(y, &Shape::from([6, 3, 4]));
+        let y = softmax(part, y, false);
+        let y = rows_norm(part, NormKind::Layer, &[y]);
+        let y = part.reshape(y, &Shape::from([6, 12]));
+        product(part, y, x[2])
+    });
+}
+
+#[test]
+fn a_hundred_small_products_are_a_loop() {
+    let record: &dyn Fn(&mut Part, &[NodeId]) -> NodeId = &|part, x| {
+        let scaled = part.binary_number(BinaryOp::Mul, x[1], 0.25);
+        (0..100).fold(x[0], |y, _| product(part, y, scaled))
+    };
+    let shapes: &[&[usize]] = &[&[16, 16], &[16, 16]];
+    let (plan, scalars) = recorded(shapes, record, PlanLimits { chain: 4096, ..LIMITS });
+    let names: Vec<_> = plan.steps.iter().map(|step| step.kernel.spec().name()).collect();
+    assert_eq!(names, ["map", "row_chain"]);
+    let launch = lower(&plan.steps[1], &caps()).expect("there is work");
+    assert!(launch.wgsl.len() < 40_000, "{} characters", launch.wgsl.len());
+    let (apart, _) = recorded(shapes, record, PlanLimits { fuse: false, ..LIMITS });
+    let (got, want) = (run(&plan, shapes, &scalars, &caps()), run(&apart, shapes, &scalars, &caps()));
+    assert_close(&got, &want, 1e-4, "a hundred products");
 }
