@@ -13,6 +13,9 @@ use super::{PlanLimits, PlanRead};
 use crate::ir::{Layout, Operand, Source};
 use crate::kernel::{CHAIN_INPUTS, RowChainKernel, Step, lines_of, links_of, rowed_inputs, width};
 
+/// Minimum number of steps of a chain. The pipeline of a chain serves one network, those of its steps serve many, so
+/// saving a single launch does not pay.
+const SHORTEST: usize = 3;
 /// Maximum number of steps of a chain.
 const LONGEST: usize = 128;
 
@@ -51,7 +54,7 @@ fn longest(steps: &[Step], at: usize, reads: &[PlanRead], limits: PlanLimits) ->
     candidates.dedup();
     candidates.into_iter().find_map(|rows| {
         let run = run(most, rows);
-        (2..=run.len()).rev().find_map(|count| {
+        (SHORTEST..=run.len()).rev().find_map(|count| {
             let users = |source: Source| {
                 let outside = steps[..at].iter().chain(&steps[at + count..]);
                 reads.iter().any(|read| read.from.source == source)

@@ -46,6 +46,11 @@ fn a_small_network_is_one_launch_without_scratch_memory() {
 }
 
 #[test]
+fn two_steps_are_no_chain() {
+    assert_eq!(kernels(&plan(network(100, &[64, 64, 8]))), ["matmul", "matmul"]);
+}
+
+#[test]
 fn large_products_stay_apart() {
     assert_eq!(kernels(&plan(network(64, &[512, 2048, 512]))), ["matmul", "matmul"]);
     // Only the small end of a network is a chain.
@@ -68,6 +73,7 @@ fn values_that_others_need_are_written_to_memory_too() {
     let y = layer(&mut part, x, 10);
     let y = part.unary(UnaryOp::Tanh, y);
     store(&mut part, y, &hidden);
+    let y = layer(&mut part, y, 9);
     let y = layer(&mut part, y, 5);
     store(&mut part, y, &out);
     let plan = plan(part);
@@ -85,16 +91,18 @@ fn steps_whose_rows_depend_on_each_other_are_no_chain() {
     let y = layer(&mut part, x, 8);
     let y = part.transpose(y);
     let y = layer(&mut part, y, 8);
+    let y = layer(&mut part, y, 8);
     store(&mut part, y, &out);
-    assert_eq!(kernels(&plan(part)), ["matmul", "matmul"]);
+    assert_eq!(kernels(&plan(part)), ["matmul", "matmul", "matmul"]);
     // The result of the first product is the weight of the second one.
     let (x, w, out) = (storage(64), storage(64), storage(64));
     let mut part = Part::default();
     let (x, w) = (load(&mut part, &x, [8, 8]), load(&mut part, &w, [8, 8]));
     let y = layer(&mut part, x, 8);
     let y = part.push(Op::MatMul { inner: InnerOp::Product }, &[w, y], [8, 8].into(), DType::F32, &[]);
+    let y = layer(&mut part, y, 8);
     store(&mut part, y, &out);
-    assert_eq!(kernels(&plan(part)), ["matmul", "matmul"]);
+    assert_eq!(kernels(&plan(part)), ["matmul", "matmul", "matmul"]);
 }
 
 #[test]
@@ -103,6 +111,7 @@ fn a_network_that_overwrites_its_input_is_no_chain() {
     let mut part = Part::default();
     let value = load(&mut part, &x, [8, 8]);
     let y = layer(&mut part, value, 8);
+    let y = layer(&mut part, y, 8);
     let y = layer(&mut part, y, 8);
     let y = part.binary_number(BinaryOp::Mul, y, 0.5);
     store(&mut part, y, &x);
