@@ -168,7 +168,7 @@ fn launches_and_plans_do_not_depend_on_the_number_of_members() {
         assert_eq!((after.dispatches - before.dispatches) % done, 0);
         ((after.dispatches - before.dispatches) / done, after.plans_built - before.plans_built)
     };
-    assert_eq!(cost(10), cost(2000));
+    assert_eq!(cost(10), cost(10_000));
     assert_eq!(cost(10).1, 0, "a steady crowd plans nothing");
 }
 
@@ -235,6 +235,32 @@ fn a_network_with_the_wrong_result_is_reported_once() {
     (0..10).for_each(|_| rig.app.update());
     let failed = std::mem::take(&mut rig.app.world_mut().resource_mut::<Failed>().0);
     assert!(matches!(failed[..], [CrowdError::Network(_)]), "{failed:?}");
+}
+
+#[cfg(feature = "onnx")]
+#[test]
+fn crowds_run_an_onnx_model_and_share_its_weights() {
+    use crate::onnx_model as file;
+    use bevy_tensor_compute::onnx::OnnxModel;
+
+    for backend in BACKENDS {
+        let mut rig = Rig::with_plugin(backend, TensorCrowdPlugin::<Senses, Acts>::default());
+        let weight = file::floats("weight", &[3, 2], &[1.0, -1.0, 10.0, 0.0, 100.0, 0.0]);
+        let graph = file::graph(
+            &[file::node("MatMul", &["senses", "weight"], &["acts"])],
+            &[file::value("senses", file::FLOAT, &[-1, 3])],
+            &[file::value("acts", file::FLOAT, &[-1, 2])],
+            &[weight],
+        );
+        let model = file::spawn(&mut rig, &file::model(&graph));
+        let model = rig.app.world().get::<OnnxModel>(model).expect("a model").clone();
+        let crowds = [Crowd::onnx(model.clone()), Crowd::onnx(model)];
+        let crowds = crowds.map(|crowd| rig.app.world_mut().spawn(crowd).id());
+        let members: Vec<Entity> = (0..40).map(|i| spawn_member(&mut rig, crowds[i % 2], i)).collect();
+        settle(&mut rig, &members);
+        assert_eq!(crowds.map(|crowd| stats(&rig, crowd).members), [20, 20]);
+        assert_eq!(rig.faults(), []);
+    }
 }
 
 #[test]

@@ -61,6 +61,8 @@ use bevy::prelude::*;
 use bytemuck::Pod;
 
 use crate::error::{CrowdError, OpResult};
+#[cfg(feature = "onnx")]
+use crate::onnx::OnnxModel;
 use crate::readback::TensorReceiver;
 use crate::record::{TensorCommands, TensorValue};
 use crate::tensor::TensorModel;
@@ -110,8 +112,11 @@ impl<O: Component + Pod, A: Component<Mutability = bevy::ecs::component::Mutable
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 /// What a crowd computes: rows `[n, observation]` to rows `[n, action]`.
-type Network =
-    Box<dyn for<'a, 'w, 's> Fn(&'a TensorCommands<'w, 's>, TensorValue<'a>) -> OpResult<TensorValue<'a>> + Send + Sync>;
+type Network = Box<
+    dyn for<'a, 'w, 's> Fn(&'a TensorCommands<'w, 's>, TensorValue<'a>) -> Result<TensorValue<'a>, CrowdError>
+        + Send
+        + Sync,
+>;
 
 /// A crowd: the entity whose members are the entities with [`InCrowd`].
 ///
@@ -165,12 +170,27 @@ impl<O: Send + Sync + 'static, A: Send + Sync + 'static> TensorCrowd<O, A> {
         + Sync
         + 'static,
     ) -> Self {
+        Self::of(Box::new(move |ops, rows| Ok(network(ops, rows)?)))
+    }
+
+    /// A crowd that runs an ONNX model whose first input are the observations and whose first output are the actions. The
+    /// first axis of both must be of any size. The model must be [ready](OnnxModel::is_ready); clones of it share its
+    /// weights.
+    #[cfg(feature = "onnx")]
+    pub fn onnx(model: OnnxModel) -> Self {
+        Self::of(Box::new(move |ops, rows| {
+            let outputs = ops.run(&model, rows).map_err(|error| CrowdError::Onnx(error.to_string()))?;
+            outputs.at(0).map_err(|error| CrowdError::Onnx(error.to_string()))
+        }))
+    }
+
+    fn of(network: Network) -> Self {
         const {
             assert!(size_of::<O>() > 0 && size_of::<O>().is_multiple_of(4), "an observation is a struct of f32 fields");
             assert!(size_of::<A>() > 0 && size_of::<A>().is_multiple_of(4), "an action is a struct of f32 fields");
         }
         Self {
-            network: Box::new(network),
+            network,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             in_flight: 2,
             paused: false,

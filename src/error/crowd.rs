@@ -12,6 +12,9 @@ pub enum CrowdError {
     /// The network could not be recorded.
     #[error(transparent)]
     Network(#[from] OpError),
+    /// The ONNX model of the crowd could not be run.
+    #[error("the ONNX model: {0}")]
+    Onnx(String),
     /// The result of the network does not have one row per row of its input, or a row is not an action.
     #[error("the network returned {dtype} of shape {found}; the actions are f32 of shape {expected}")]
     Actions {

@@ -92,10 +92,12 @@ impl Landing {
     /// Answers with the staging buffer itself.
     #[cfg(not(target_arch = "wasm32"))]
     fn hold(self) {
-        let mapped = Mapped { view: None, staging: self.staging };
-        if let Some(request) = settle(&self.pending, &self.counters) {
-            let view = mapped.staging.buffer.slice(..self.bytes).get_mapped_range();
-            request.answer_held(Arc::new(Mapped { view: Some(view), ..mapped }));
+        match settle(&self.pending, &self.counters) {
+            Some(request) => {
+                let view = self.staging.buffer.slice(..self.bytes).get_mapped_range();
+                request.answer_held(Arc::new(Mapped { view: Some(view), staging: self.staging }));
+            }
+            None => self.staging.buffer.unmap(),
         }
     }
 
