@@ -175,7 +175,7 @@ fn small_networks_are_one_launch() {
     }));
     // Rows of a view, and a value that is read back too.
     let kept = case("kept", &[&[2, 17, 12], &[12, 20], &[20, 6], &[6, 5]], &["row_chain"], |ops, x| {
-        let rows = ops.reshape(ops.slice(x[0], 0, 1, 2)?, [17, 12])?;
+        let rows = ops.reshape(ops.slice(x[0], 0, 1, 2)?, &[17, 12])?;
         let y = ops.gelu(ops.matmul(rows, x[1])?)?;
         let z = ops.matmul(ops.relu(ops.matmul(y, x[2])?)?, x[3])?;
         Ok(vec![y, z])
