@@ -127,7 +127,8 @@ mod tests {
 
     fn validate(text: &str) {
         let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-        let (flags, features) = (naga::valid::ValidationFlags::all(), naga::valid::Capabilities::empty());
+        let (flags, features) =
+            (naga::valid::ValidationFlags::all(), naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32);
         if let Err(error) = naga::valid::Validator::new(flags, features).validate(&module) {
             panic!("{error:?}\n{text}");
         }
