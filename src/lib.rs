@@ -48,6 +48,8 @@ pub mod reports;
 pub mod schedule;
 pub mod support;
 pub mod tensor;
+#[cfg(feature = "text")]
+pub mod text;
 
 #[cfg(feature = "inspector")]
 pub use inspector::TensorInspectorPlugin;
@@ -110,6 +112,9 @@ pub mod prelude {
 /// The code on the pages under `docs/`.
 #[cfg(doctest)]
 mod pages {
+    #[cfg(feature = "text")]
+    #[doc = include_str!("../docs/text.md")]
+    struct Text;
     #[doc = include_str!("../docs/custom_kernels.md")]
     struct CustomKernels;
     #[doc = include_str!("../docs/graphics.md")]

@@ -159,6 +159,8 @@ impl Plugin for TensorComputePlugin {
             .add_plugins((crate::reports::paths_plugin, crate::reports::plugin));
         #[cfg(feature = "onnx")]
         app.add_plugins(crate::onnx::plugin);
+        #[cfg(feature = "text")]
+        app.add_plugins(crate::text::plugin);
     }
 
     fn finish(&self, app: &mut App) {

@@ -11,6 +11,8 @@ mod crossing;
 mod crowd;
 mod custom_kernels;
 mod debug_mode;
+#[cfg(feature = "text")]
+mod decoder;
 mod defects;
 mod denoise;
 mod device_loss;
@@ -54,7 +56,11 @@ mod report;
 mod residency;
 mod soak;
 mod spectrogram;
+#[cfg(feature = "text")]
+mod speaking;
 mod steady_state;
 mod timings;
+#[cfg(feature = "text")]
+mod tokens;
 mod tuning;
 mod wgsl;
