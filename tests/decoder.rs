@@ -47,9 +47,9 @@ pub struct Heard(pub Arc<Mutex<Vec<Event>>>);
 #[derive(Clone, Debug)]
 pub enum Event {
     Ready(Result<(), String>),
-    Token(Entity, u32, String),
+    Token(Entity, u32),
     Logits(Vec<f32>),
-    Done(Entity, String, usize),
+    Done(Entity, String),
 }
 
 impl Heard {
@@ -59,7 +59,7 @@ impl Heard {
 
     pub fn ids(&self, speaker: Entity) -> Vec<u32> {
         let id = |event: Event| match event {
-            Event::Token(of, id, _) if of == speaker => Some(id),
+            Event::Token(of, id) if of == speaker => Some(id),
             _ => None,
         };
         self.all().into_iter().filter_map(id).collect()
@@ -67,7 +67,7 @@ impl Heard {
 
     pub fn done(&self, speaker: Entity) -> Vec<String> {
         let reason = |event: Event| match event {
-            Event::Done(of, reason, _) if of == speaker => Some(reason),
+            Event::Done(of, reason) if of == speaker => Some(reason),
             _ => None,
         };
         self.all().into_iter().filter_map(reason).collect()
@@ -101,14 +101,14 @@ pub fn app(backend: Backend, folder: &Path) -> (App, Heard) {
     app.add_observer(move |event: On<TextModelReady>| {
         ready(Event::Ready(event.result.clone().map(drop).map_err(|error| error.to_string())));
     });
-    app.add_observer(move |event: On<TextToken>| token(Event::Token(event.speaker, event.id, event.text.clone())));
+    app.add_observer(move |event: On<TextToken>| token(Event::Token(event.speaker, event.id)));
     app.add_observer(move |event: On<TextLogits>| logits(Event::Logits(event.logits.to_f32())));
     app.add_observer(move |event: On<TextDone>| {
         let reason = match &event.reason {
             DoneReason::Error(error) => error.to_string(),
             other => format!("{other:?}"),
         };
-        done(Event::Done(event.speaker, reason, event.tokens));
+        done(Event::Done(event.speaker, reason));
     });
     app.finish();
     app.cleanup();

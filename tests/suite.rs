@@ -55,9 +55,9 @@ mod recording;
 mod report;
 mod residency;
 mod soak;
-mod spectrogram;
 #[cfg(feature = "text")]
 mod speaking;
+mod spectrogram;
 mod steady_state;
 mod timings;
 #[cfg(feature = "text")]

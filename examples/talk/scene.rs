@@ -44,10 +44,7 @@ pub fn run(options: Options) -> Result<(), String> {
         .add_plugins(
             AnywherePlugins::default().set(assets).set(WindowPlugin { primary_window: Some(window), ..default() }),
         )
-        .add_plugins((
-            TensorComputePlugin { backend: options.backend, ..default() },
-            TensorInspectorPlugin::default(),
-        ))
+        .add_plugins((TensorComputePlugin { backend: options.backend, ..default() }, TensorInspectorPlugin::default()))
         .insert_resource(ClearColor(Color::srgb(0.09, 0.10, 0.14)))
         .insert_resource(options)
         .init_resource::<Pace>()
@@ -94,7 +91,8 @@ fn build(ready: On<TextModelReady>, options: Res<Options>, mut commands: Command
             row_gap: Val::Px(12.0),
             ..default()
         };
-        let text = Node { padding: UiRect::all(Val::Px(14.0)), border_radius: BorderRadius::all(Val::Px(14.0)), ..default() };
+        let text =
+            Node { padding: UiRect::all(Val::Px(14.0)), border_radius: BorderRadius::all(Val::Px(14.0)), ..default() };
         let round = |size: f32, height: f32, radius: BorderRadius| {
             (
                 Node { width: Val::Px(size), height: Val::Px(height), border_radius: radius, ..default() },
@@ -151,10 +149,7 @@ fn show_figures(pace: Res<Pace>, mut line: Query<&mut Text, With<Figures>>, diag
     let (Some(start), Ok(mut line)) = (pace.start, line.single_mut()) else { return };
     let rate = pace.tokens as f64 / start.elapsed().as_secs_f64().max(0.001);
     let figures = diagnostics.figures();
-    line.0 = format!(
-        "{} tokens, {rate:.0} a second, {} plans built. F12: inspector",
-        pace.tokens, figures.plans_built
-    );
+    line.0 = format!("{} tokens, {rate:.0} a second, {} plans built. F12: inspector", pace.tokens, figures.plans_built);
 }
 
 /// Saves a picture when everything was said, and exits.
