@@ -36,6 +36,7 @@ pub(crate) fn lines_of(step: &Step) -> Option<usize> {
         | Kernel::Sample(_)
         | Kernel::RoiPool(_)
         | Kernel::Recurrent(_)
+        | Kernel::Fft(_)
         | Kernel::RowChain(_)
         | Kernel::Custom(_) => None,
     }

@@ -100,7 +100,7 @@ fn place(widths: &[usize], links: &[Step]) -> (Vec<Kept>, usize) {
         .map(|value| {
             let mut touched = (0..links.len()).filter(|&at| touches(&links[at], value));
             let first = touched.next().unwrap_or(0);
-            [first, touched.last().unwrap_or(first)]
+            [first, touched.next_back().unwrap_or(first)]
         })
         .collect();
     let mut total = 0;
