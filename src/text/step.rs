@@ -36,11 +36,17 @@ pub(super) fn deliver(
         // Change detection is not used for it.
         let ready = ready.bypass_change_detection();
         while let Some(pending) = ready.pending.front() {
+            // The logits are read after the tokens, so once they are here, the tokens are too.
+            let logits = match &pending.logits {
+                Some(receiver) => match receiver.try_recv() {
+                    Some(logits) => Some(logits),
+                    None => break,
+                },
+                None => None,
+            };
             let Some(answer) = pending.receiver.try_recv() else { break };
             let Some(pending) = ready.pending.pop_front() else { break };
-            if let (Some(receiver), Some(&(entity, _))) = (&pending.logits, pending.rows.first())
-                && let Some(Ok(logits)) = receiver.try_recv()
-            {
+            if let (Some(Ok(logits)), Some(&(entity, _))) = (logits, pending.rows.first()) {
                 commands.trigger(TextLogits { entity, logits });
             }
             for (row, &(entity, run)) in pending.rows.iter().enumerate() {
