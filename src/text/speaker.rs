@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use async_channel::{Receiver, Sender, TryRecvError};
+use async_channel::{Receiver, Sender};
 use bevy::ecs::lifecycle::Remove;
 use bevy::prelude::*;
 
@@ -103,10 +103,7 @@ pub struct TextReceiver(Receiver<TextPiece>);
 impl TextReceiver {
     /// The next piece, if there is one.
     pub fn try_recv(&self) -> Option<TextPiece> {
-        match self.0.try_recv() {
-            Ok(piece) => Some(piece),
-            Err(TryRecvError::Empty | TryRecvError::Closed) => None,
-        }
+        self.0.try_recv().ok()
     }
 
     /// Waits for the next piece. `None` if the speaker is gone. For async tasks.

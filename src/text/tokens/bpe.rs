@@ -46,7 +46,7 @@ struct Symbol {
 const NONE: usize = usize::MAX;
 
 /// Merges the characters of `text` as long as `key(left, right)` allows. Larger keys come first. Returns the pieces.
-pub(super) fn merge<'t, K: PartialOrd>(text: &'t str, key: impl Fn(&str, &str) -> Option<K>) -> Vec<&'t str> {
+pub(super) fn merge<K: PartialOrd>(text: &str, key: impl Fn(&str, &str) -> Option<K>) -> Vec<&str> {
     let starts: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
     let count = starts.len() - 1;
     let mut symbols: Vec<Symbol> = (0..count)
