@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bevy::asset::RenderAssetUsages;
+use bevy::ecs::system::RunSystemOnce;
 use bevy::prelude::*;
 use bevy::render::render_resource::{Extent3d, TextureDimension, TextureFormat};
 use bevy_tensor_compute::audio::AudioFigures;
@@ -133,7 +134,7 @@ fn save(app: &mut App, path: &std::path::Path) -> Result<(), String> {
         let db = ops.log_mel(whole, settings(Some(PadMode::Constant(0.0))))?;
         ops.read(pixels(&ops, brightness(&ops, db)?, picture.palette)?)
     };
-    let receiver = app.world_mut().run_system_cached(record).map_err(|error| fail(&error))?;
+    let receiver = app.world_mut().run_system_once(record).map_err(|error| fail(&error))?;
     let receiver = receiver.map_err(|error| fail(&error))?;
     let end = Instant::now() + Duration::from_secs(60);
     let data = loop {
