@@ -9,7 +9,7 @@ use crate::tensor::{Tensor, TensorOf};
 
 /// Triggered on every tensor whose content was lost with the device. The event bubbles from the tensor to its model.
 ///
-/// The tensor entity stays. Work that reads the tensor fails with [`RunError::Lost`](crate::error::RunError::Lost)
+/// The tensor entity stays. Work that reads the tensor fails with [`RunError::Lost`]
 /// until the whole tensor is written again.
 ///
 /// By default Bevy exits the app when the device is lost. To continue with a new device, insert a `RenderErrorHandler`:
