@@ -9,7 +9,7 @@ use bevy::render::{ExtractSchedule, Render, RenderApp, RenderStartup, RenderSyst
 use bevy::shader::Shader;
 
 use crate::cpu::{CpuExecutor, rest_cpu};
-use crate::error::{FaultReceiver, FaultSender, TensorFault, log_fault, trigger_faults};
+use crate::error::{FaultReceiver, FaultSender, TensorFault, catch, log_fault, trigger_faults};
 use crate::extract::{
     Extracted, borrow_buffers, extract_recordings, hand_over_recordings, move_models, run_batches, share_buffers,
 };
@@ -256,7 +256,11 @@ fn adapter_facts(world: &World) -> Option<AdapterFacts> {
 /// frame. Polling also detects a lost device.
 fn poll_device(device: Option<Res<RenderDevice>>) {
     if let Some(device) = device {
-        // Fails only if the device is lost, which Bevy reports.
-        let _ = device.poll(wgpu::PollType::Poll);
+        // Callbacks of the renderer run here too. Some of Bevy's panic if the device is lost.
+        match catch(|| device.poll(wgpu::PollType::Poll)) {
+            // Fails only if the device is lost, which Bevy reports.
+            Ok(_) => {}
+            Err(panic) => error!("a callback of the device panicked: {panic}"),
+        }
     }
 }
