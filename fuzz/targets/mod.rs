@@ -1,6 +1,8 @@
 //! What is fuzzed. A target is a function of bytes that panics if the crate misbehaves. To add one, write its file and add it to [`TARGETS`].
 
 mod cache_file;
+#[cfg(feature = "gguf")]
+mod gguf;
 mod graph;
 mod npy;
 #[cfg(feature = "onnx")]
@@ -8,6 +10,8 @@ mod onnx;
 mod ops;
 mod pipeline_list;
 mod safetensors;
+#[cfg(feature = "audio")]
+mod sound;
 mod source;
 mod table;
 mod weights_asset;
@@ -68,6 +72,10 @@ pub const TARGETS: &[Target] = &[
     npy::TARGET,
     #[cfg(feature = "onnx")]
     onnx::TARGET,
+    #[cfg(feature = "gguf")]
+    gguf::TARGET,
+    #[cfg(feature = "audio")]
+    sound::TARGET,
     pipeline_list::TARGET,
     cache_file::TARGET,
     wgsl::TARGET,

@@ -8,7 +8,7 @@ use bevy::asset::io::Reader;
 use bevy::asset::{AssetLoader, LoadContext};
 use bevy::prelude::*;
 
-use crate::error::AudioError;
+use crate::error::{AudioError, catch};
 use crate::tensor::Tensor;
 
 /// The samples of a sound file, from −1 to 1: `asset_server.load::<SoundClip>("speech.ogg")`.
@@ -39,11 +39,13 @@ impl SoundClip {
     /// Decodes the bytes of a file. `path` is used in error messages.
     pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self, AudioError> {
         let fail = |reason: String| AudioError::File { path: path.to_owned(), reason };
-        let (rate, channels, samples) = match bytes {
-            [b'R', b'I', b'F', b'F', ..] => wav(bytes).map_err(|error| fail(error.to_string()))?,
-            [b'O', b'g', b'g', b'S', ..] => vorbis(bytes).map_err(|error| fail(error.to_string()))?,
+        let decode = match bytes {
+            [b'R', b'I', b'F', b'F', ..] => wav,
+            [b'O', b'g', b'g', b'S', ..] => vorbis,
             _ => return Err(fail("neither a WAV nor an Ogg file".to_owned())),
         };
+        // The decoders can panic on hostile files.
+        let (rate, channels, samples) = catch(|| decode(bytes)).flatten().map_err(fail)?;
         Self::new(rate, channels, samples).map_err(|error| fail(error.to_string()))
     }
 
@@ -82,28 +84,34 @@ impl SoundClip {
 
 type Decoded = (u32, usize, Vec<f32>);
 
-fn wav(bytes: &[u8]) -> Result<Decoded, hound::Error> {
-    let mut reader = hound::WavReader::new(Cursor::new(bytes))?;
+/// The most samples of a clip: 1 GiB. A short hostile Ogg file can claim far more.
+const MOST_SAMPLES: usize = 1 << 28;
+
+fn wav(bytes: &[u8]) -> Result<Decoded, String> {
+    let mut reader = hound::WavReader::new(Cursor::new(bytes)).map_err(|error| error.to_string())?;
     let spec = reader.spec();
-    let samples = match spec.sample_format {
-        hound::SampleFormat::Float => reader.samples::<f32>().collect::<Result<Vec<f32>, _>>()?,
+    let samples: Result<Vec<f32>, hound::Error> = match spec.sample_format {
+        hound::SampleFormat::Float => reader.samples::<f32>().collect(),
         hound::SampleFormat::Int => {
-            let scale = 1.0 / (1u64 << (u32::from(spec.bits_per_sample).max(1) - 1)) as f32;
-            reader
-                .samples::<i32>()
-                .map(|sample| sample.map(|sample| sample as f32 * scale))
-                .collect::<Result<_, _>>()?
+            let scale = 1.0 / (1u64 << (u32::from(spec.bits_per_sample).clamp(1, 32) - 1)) as f32;
+            reader.samples::<i32>().map(|sample| sample.map(|sample| sample as f32 * scale)).collect()
         }
     };
-    Ok((spec.sample_rate, usize::from(spec.channels), samples))
+    Ok((spec.sample_rate, usize::from(spec.channels), samples.map_err(|error| error.to_string())?))
 }
 
-fn vorbis(bytes: &[u8]) -> Result<Decoded, lewton::VorbisError> {
-    let mut reader = lewton::inside_ogg::OggStreamReader::new(Cursor::new(bytes))?;
+fn vorbis(bytes: &[u8]) -> Result<Decoded, String> {
+    use lewton::inside_ogg::OggStreamReader;
+    use lewton::samples::InterleavedSamples;
+    let failed = |error: lewton::VorbisError| error.to_string();
+    let mut reader = OggStreamReader::new(Cursor::new(bytes)).map_err(failed)?;
     let (rate, channels) = (reader.ident_hdr.audio_sample_rate, usize::from(reader.ident_hdr.audio_channels));
     let mut samples = Vec::new();
-    while let Some(packet) = reader.read_dec_packet_generic::<lewton::samples::InterleavedSamples<f32>>()? {
+    while let Some(packet) = reader.read_dec_packet_generic::<InterleavedSamples<f32>>().map_err(failed)? {
         samples.extend_from_slice(&packet.samples);
+        if samples.len() > MOST_SAMPLES {
+            return Err(format!("more than {MOST_SAMPLES} samples"));
+        }
     }
     Ok((rate, channels, samples))
 }
